@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use memlift::spec::trace::{
+use memlift::spec::formats::trace::{
     CHUNKS_AT, COMMAND_TEXT, CPU_TEXT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word,
 };
 use memlift::zmem::supervise::Supervised;

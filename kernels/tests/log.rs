@@ -3,7 +3,7 @@
 #![cfg(feature = "log")]
 
 use memlift_kernels::log::{RecordError, append, check, fence};
-use memlift_spec::operand::log::{
+use memlift_spec::formats::log::{
     RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 use proptest::prelude::*;

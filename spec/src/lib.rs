@@ -5,8 +5,7 @@
 //! model of hardware.
 //!
 //! - **Flow** submitter ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter.
-//! - **Layout** see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time. [`trace`]: the file that
-//!   records a program's use of memory.
+//! - **Layout** see [`descriptor`] and [`completion`]; every offset is asserted at compile time. [`formats`]: bytes of files and packets.
 //! - **Not here** anything that executes: no kernels, no queues, no waiting. There are only bytes, constants and one trait.
 //!
 //! Sources: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h` (uapi).
@@ -17,11 +16,10 @@
 mod backend;
 pub mod completion;
 pub mod descriptor;
+pub mod formats;
 pub mod limits;
-pub mod operand;
-pub mod trace;
 
 pub use backend::{Backend, Busy, Capabilities};
 pub use completion::{Completion, Status};
 pub use descriptor::{Descriptor, Flags, Opcode};
-pub use operand::{Effort, Format};
+pub use formats::{Effort, Format};

@@ -12,7 +12,7 @@
 //! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] replace the functions; [`thread`]
 //!   holds the counts of each thread, and its chunk; [`request`] counts what accepted connections ask for; [`site`] numbers callers;
 //!   [`sink`] claims chunks and writes records.
-//! - **Layout** `memlift_spec::trace`, docs/formats/trace.md.
+//! - **Layout** `memlift_spec::formats::trace`, docs/formats/trace.md.
 //! - **Order** there is no lock, no allocation and no descriptor that stays open. System calls are made only to read a thread's CPU time,
 //!   faults and delays (once a millisecond, after a wait, or for a large call), to identify a socket or pipe that is written to, and to
 //!   find the module of a new call site. A record counts once `used` covers it, so a process that is killed leaves all records before.

@@ -15,7 +15,7 @@ use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-use memlift_spec::trace::{Kind, Packing};
+use memlift_spec::formats::trace::{Kind, Packing};
 
 use crate::entry::entries;
 use crate::real::function;

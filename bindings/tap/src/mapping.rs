@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-use memlift_spec::trace::{WAKES_AT, word};
+use memlift_spec::formats::trace::{WAKES_AT, word};
 
 /// Address of the mapping; null if nothing is recorded.
 pub static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());

@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use crate::entry::entries;
 use crate::sink::{Touched, mark_if_due, timed, within_call};

@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use memlift_spec::trace::{WAKES, Wake};
+use memlift_spec::formats::trace::{WAKES, Wake};
 
 use crate::mapping;
 

@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use memlift_spec::trace::{
+use memlift_spec::formats::trace::{
     CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Reason, Record,
     Wake, word,
 };

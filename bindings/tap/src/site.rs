@@ -13,7 +13,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use memlift_spec::trace::{Kind, NAME_MAX, NAME_PIECE, Record, SIZE_MAX};
+use memlift_spec::formats::trace::{Kind, NAME_MAX, NAME_PIECE, Record, SIZE_MAX};
 
 /// Number of table entries, a power of two below 2^16.
 const SITES: usize = 8192;

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use memlift_spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC, VERSION, word};
+use memlift_spec::formats::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC, VERSION, word};
 
 use crate::mapping;
 use crate::{library, memory, sink};

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 core::arch::global_asm!(
     ".pushsection .tbss.memlift_tap,\"awT\",@nobits",

@@ -19,7 +19,7 @@ use libc::{
     pthread_barrier_t, pthread_cond_t, pthread_mutex_t, pthread_t, rusage, sem_t, siginfo_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
-use memlift_spec::trace::Reason;
+use memlift_spec::formats::trace::Reason;
 
 use crate::mapping::now;
 use crate::object::{Object, StreamDirection};

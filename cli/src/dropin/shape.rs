@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use memlift::spec::trace::{File, Kind, Packing, RECORD_BYTES, Record};
+use memlift::spec::formats::trace::{File, Kind, Packing, RECORD_BYTES, Record};
 use memlift_cli::libraries::Dropin;
 use memlift_cli::probe::{Calls, Shape};
 

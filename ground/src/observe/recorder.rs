@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use super::{DecisionRecord, page};
 

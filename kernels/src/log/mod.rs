@@ -23,7 +23,7 @@ pub use write_back::{fence, write_back};
 use crate::Isa;
 use crate::arch::all;
 use core::sync::atomic::{AtomicU8, Ordering};
-use memlift_spec::operand::log::RECORD_CHECKED_FROM;
+use memlift_spec::formats::log::RECORD_CHECKED_FROM;
 
 const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
 

@@ -7,7 +7,7 @@
 //! - **Not here** the choice of the next record, the meaning of an unreadable one, the heap that entries name: recovery decides.
 
 use super::crc32c;
-use memlift_spec::operand::log::{
+use memlift_spec::formats::log::{
     PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_ENTRIES_OPEN,
     RECORD_HEADER_BYTES, RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };

@@ -4,7 +4,7 @@
 use super::write_back::{WriteBack, instruction, write_back_with};
 use super::{LINE_BYTES, append_at, copy_lines_crc_at, fence, nt_copy_at};
 use crate::{Isa, for_isa};
-use memlift_spec::operand::log::PAGE_BYTES;
+use memlift_spec::formats::log::PAGE_BYTES;
 
 /// Bytes aligned to a page.
 #[repr(align(4096))]

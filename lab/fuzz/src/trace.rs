@@ -9,7 +9,7 @@ use memlift_model::event::Time;
 use memlift_model::whatif::{
     Change, Cpu, Device, Estimate, Timing, Trace, callers, needed, replay, replay_changed,
 };
-use memlift_spec::trace::{
+use memlift_spec::formats::trace::{
     CHUNK_USED_AT, CHUNKS_AT, Chunk, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
 };
 

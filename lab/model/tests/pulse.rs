@@ -4,7 +4,7 @@
 use memlift_model::event::Time;
 use memlift_model::pulse::workload::{self, Scans};
 use memlift_model::pulse::{Job, NodeMemory, Outcome, Permission, Program, Rack, Shape, Timing};
-use memlift_spec::operand::walk::*;
+use memlift_spec::formats::walk::*;
 use std::sync::Arc;
 
 fn program(code: &[[u8; 8]]) -> Arc<Program> {

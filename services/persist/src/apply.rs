@@ -25,7 +25,7 @@ use crate::medium::Counters;
 use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
 use crate::store::{Store, lock};
-use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
+use memlift_spec::formats::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
 
 /// State of the applier: how far each lane is applied.
 #[derive(Debug, Default)]

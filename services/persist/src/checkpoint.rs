@@ -22,7 +22,7 @@ use crate::record::{self, Builder};
 use crate::section;
 use crate::store::{Store, lock};
 use crate::writes::Writes;
-use memlift_spec::operand::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
+use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
 
 /// Lines that changed since the last checkpoint, by page.
 #[derive(Debug, Default)]

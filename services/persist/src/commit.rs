@@ -25,7 +25,7 @@ use crate::record::{self, Builder};
 use crate::store::{Store, lock};
 use crate::writes::{Touched, Writes};
 use memlift_ground::observe::{self, Work};
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 /// New objects from this size on are stored to their place and not through the log.
 pub(crate) const LARGE_BYTES: u32 = SLAB_BYTES as u32;

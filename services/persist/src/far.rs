@@ -16,7 +16,7 @@ use crate::record::{self, Builder, Built};
 use crate::store::{Store, lock, write_header};
 use crate::writes::Writes;
 use memlift_kernels::log;
-use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_RANGES, RangeWord};
+use memlift_spec::formats::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_RANGES, RangeWord};
 
 /// `parts` of a record that names records elsewhere.
 pub(crate) const PARTS_FAR: u8 = 254;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Building log records: what changed, as entries of one record.
 //!
-//! - **Layout** `memlift_spec::operand::log`; a WRAP is a record of ranges without entries and with `parts` = 255
+//! - **Layout** `memlift_spec::formats::log`; a WRAP is a record of ranges without entries and with `parts` = 255
 //! - **Flow** [`Builder::range`] / [`Builder::changed`] / [`Builder::lines`] ─▶ [`Builder::finish`] ─▶ checksum ─▶ log
 //! - **Why** [`Builder::changed`] logs only words that differ from the before-image: an object that was borrowed for writing and
 //!   changed in one field costs one field
@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use crate::words::Words;
-use memlift_spec::operand::log::{
+use memlift_spec::formats::log::{
     PAGE_ENTRY_BYTES, RECORD_ENTRIES_OPEN, RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
     RecordHeader,
 };

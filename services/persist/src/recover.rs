@@ -31,7 +31,7 @@ use crate::record::{self, PARTS_WRAP};
 use crate::shadow::Shadow;
 use crate::tail::{Found, Log, LogDamage};
 use memlift_kernels::log;
-use memlift_spec::operand::log::{
+use memlift_spec::formats::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::layout::{CATALOG_BYTES, Header, LANES_START};
 use crate::medium::{Counters, Medium};
 use crate::store::Store;
-use memlift_spec::operand::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RecordHeader};
+use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RecordHeader};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const _: () = assert!(CATALOG_BYTES.is_multiple_of(PAGE));

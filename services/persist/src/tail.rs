@@ -13,7 +13,7 @@
 
 use crate::layout::Header;
 use crate::options::Mechanism;
-use memlift_spec::operand::log::RecordHeader;
+use memlift_spec::formats::log::RecordHeader;
 
 /// A good record of a lane.
 pub(crate) struct Found {

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
 use crate::program::Program;
 use crate::step::{Verdict, Walk};
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 use std::mem::offset_of;
 
 /// Register that holds the verdict when the step returns.

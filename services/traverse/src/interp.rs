@@ -10,7 +10,7 @@
 
 use crate::ir::{Address, Alu, Cmp, End, Function, Inst, Operand, REGS, Reg, Size, Space, Width};
 use crate::step::{Verdict, Walk};
-use memlift_spec::operand::walk::STACK_BYTES;
+use memlift_spec::formats::walk::STACK_BYTES;
 
 /// Returns `a op b`, as the IR defines it.
 #[must_use]

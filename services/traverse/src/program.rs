@@ -2,7 +2,7 @@
 //! A program: bytecode that was decoded, lowered and verified, with everything needed to run it.
 //!
 //! - **Flow** bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
-//! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` defines them
+//! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::formats::walk` defines them
 //! - **Order** the name is not part of the encoding: equal encodings have equal hashes
 //! - **Owner** immutable; all users share it
 //! - **Not here** permission to register and run it (`node`)
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ir::{Function, Inst, Space};
 use crate::lower::lower;
 use crate::verify::{self, Rejection, Verified};
-use memlift_spec::operand::walk::{
+use memlift_spec::formats::walk::{
     INSTRUCTION_BYTES, PROGRAM_HEADER_BYTES, PROGRAM_MAGIC, PROGRAM_VERSION, ProgramHeader, SCRATCH_BYTES_MAX,
 };
 

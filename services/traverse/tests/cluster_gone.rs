@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster_world::{SHORT, World};
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 use memlift_traverse::client::{Answer, Client, ClientError, Config, Request, Routing};
 use memlift_traverse::map::{MapError, State};
 use memlift_traverse::program::Program;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster_world::{LONG, MEMORY, SHORT, World};
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 use memlift_traverse::client::{Client, ClientError, Request};
 use memlift_traverse::map::MapError;
 use memlift_traverse::structures::{Scratch, Walk};

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 use memlift_traverse::client::{Client, Config, Request};
 use memlift_traverse::node::{Alone, Compacting, Durability, Node, NodeOptions};
 use memlift_traverse::structures::HashMap;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memlift_spec::operand::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_VERSION, at};
+use memlift_spec::formats::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_VERSION, at};
 use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::node::Counter;
 use memlift_traverse::wire::{Header, Keys, Kind};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use memlift_spec::operand::packet::{PACKET_BYTES_FRAME, PACKET_BYTES_MAX};
+use memlift_spec::formats::packet::{PACKET_BYTES_FRAME, PACKET_BYTES_MAX};
 use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::transport::{Peer, Transport};
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use memlift_spec::operand::packet::PACKET_VERSION;
+use memlift_spec::formats::packet::PACKET_VERSION;
 use memlift_traverse::wire::{FLAG_SINCE, FLAG_WRITES, Header, Keys, Kind, Reply, Status};
 
 fn golden() -> PathBuf {

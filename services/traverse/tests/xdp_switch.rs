@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use memlift_spec::operand::packet::{KIND_ANSWER, KIND_WALK, PACKET_HEADER_BYTES, PACKET_MAGIC, at};
+use memlift_spec::formats::packet::{KIND_ANSWER, KIND_WALK, PACKET_HEADER_BYTES, PACKET_MAGIC, at};
 use memlift_traverse::map::{Address, Map, Node, NodeId, Permissions, Range, State};
 use memlift_traverse::xdp::Switch;
 use memlift_traverse::xdp::lab::{Lab, SERVICE, ip_of};

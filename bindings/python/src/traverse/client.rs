@@ -26,7 +26,7 @@ use crate::errors::{new, walk_error};
 
 /// Kinds of changes, under their Python names.
 mod memlift_kind {
-    use memlift::spec::operand::walk::ApplyKind;
+    use memlift::spec::formats::walk::ApplyKind;
 
     pub fn apply(swap: bool) -> ApplyKind {
         if swap { ApplyKind::CompareSwap } else { ApplyKind::FetchAdd }

@@ -5,7 +5,7 @@
 //! - **Rule** a limit has the time that it costs, or the calls that it keeps at the CPU, as the replay counted them
 //! - **Not here** the replays (submit.rs), names of functions (symbol.rs)
 
-use memlift::spec::trace::Kind;
+use memlift::spec::formats::trace::Kind;
 use memlift_cli::failure::Failure;
 use memlift_cli::print;
 use memlift_model::dsa;

@@ -26,7 +26,7 @@ use memlift::ground::config::Config;
 use memlift::ground::region::Headroom;
 use memlift::offload::Engine;
 use memlift::place::Origin;
-use memlift::spec::trace::{HEADER_BYTES, Header, Kind};
+use memlift::spec::formats::trace::{HEADER_BYTES, Header, Kind};
 use memlift_model::parameters::Parameters;
 use memlift_model::whatif::{
     Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, TraceError, neighbours, replay, rounded, varied,

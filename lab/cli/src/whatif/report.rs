@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use memlift::spec::trace::Kind;
+use memlift::spec::formats::trace::Kind;
 use memlift_model::event::Time;
 use memlift_model::whatif::load::rate;
 use memlift_model::whatif::{Cpu, Device, Limit, Load, Outcome, Trace};

@@ -7,7 +7,7 @@
 
 use super::layout::{LINE, Layout, PAGE, Range, word};
 use crate::naive;
-use memlift_spec::operand::log::{
+use memlift_spec::formats::log::{
     PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_HEADER_BYTES, RECORD_LINES,
     RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
 };

@@ -14,7 +14,7 @@ use super::rack::{Event, Run};
 use super::request::Outcome;
 use super::timing::Style;
 use crate::event::Time;
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 
 /// Times a walk may start again.
 const RESTARTS: u32 = 16;

@@ -2,13 +2,13 @@
 //! Programs of walks, run one instruction after the other on bounded memories: what a step must do, written a second time.
 //!
 //! - **Flow** encoding ──[`Program::read`]──▶ instructions ──[`Program::step`]──▶ [`Stepped`]
-//! - **Layout** `docs/formats/walk.md`; constants in `memlift_spec::operand::walk`
+//! - **Layout** `docs/formats/walk.md`; constants in `memlift_spec::formats::walk`
 //! - **Order** nothing is proved: every access, jump and register number is checked when it comes, and what is outside ends the step
 //! - **Owner** node, scratchpad, walk and stack lie in four parts of one imagined address space, [`SPACE`] apart; a register knows which
 //!   of them it came from ([`Part`]), so that no number read from memory leads from one to another
 //! - **Not here** the proofs by which a service accepts a program (it refuses some that run here); what verdicts lead to (`rack`)
 
-use memlift_spec::operand::walk::*;
+use memlift_spec::formats::walk::*;
 use std::fmt;
 
 /// Distance between the starts of the four memories of a step.

@@ -12,7 +12,7 @@ use super::program::Verdict;
 use super::request::{Answer, Job, Outcome, Report, Spent};
 use super::timing::{Shape, Style, Timing};
 use crate::event::{Calendar, Time};
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 use std::collections::VecDeque;
 
 /// Bytes of a packet besides program, scratchpad and result: Ethernet, IP, UDP, request id, cur_ptr.

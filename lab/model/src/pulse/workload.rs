@@ -10,7 +10,7 @@ use super::memory::{BadEntry, NodeMemory, Permission};
 use super::program::Program;
 use super::request::Job;
 use crate::event::Random;
-use memlift_spec::operand::walk::*;
+use memlift_spec::formats::walk::*;
 use std::sync::Arc;
 
 /// Bytes of a chain node and of a leaf.

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use super::timeline::{Call, Step, Thread, What};
 use crate::event::Time;

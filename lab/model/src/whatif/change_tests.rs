@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use memlift_spec::trace::{FAULTS_UNKNOWN, Kind, Record};
+use memlift_spec::formats::trace::{FAULTS_UNKNOWN, Kind, Record};
 
 use super::callers::{Dependent, callers, needed};
 use super::tests::{call, file, mark, waited};

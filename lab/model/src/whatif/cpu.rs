@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use super::reuse::{Again, Reuse};
 use super::timeline::{Call, Trace};

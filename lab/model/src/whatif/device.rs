@@ -9,7 +9,7 @@
 //! - **Method** a machine runs a size once and remembers; opening is taken to last as long as sealing, whose lines go the same way
 //! - **Not here** unpacking for SmartDIMM: the paper describes no DSA for it
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 use memlift_spec::{Descriptor, Flags, Opcode};
 
 use super::cpu::Cpu;

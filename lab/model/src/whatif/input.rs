@@ -4,11 +4,13 @@
 //! - **Flow** header ─▶ [`Chunks::next`]: one chunk in one buffer ─▶ the threads that are built from its records
 //! - **Rule** no more is read than the header claims, and no more is held than the largest chunk. Pages that were claimed and never written
 //!   are skipped, [`EMPTY_BYTES_MAX`] at most: an input of zeros has an end
-//! - **Not here** what records say (`timeline`), the layout (`memlift_spec::trace`)
+//! - **Not here** what records say (`timeline`), the layout (`memlift_spec::formats::trace`)
 
 use std::io::{self, ErrorKind, Read};
 
-use memlift_spec::trace::{CHUNK_BYTES_MAX, CHUNKS_AT, Chunk, Fault, HEADER_BYTES, Header, RECORD_BYTES};
+use memlift_spec::formats::trace::{
+    CHUNK_BYTES_MAX, CHUNKS_AT, Chunk, Fault, HEADER_BYTES, Header, RECORD_BYTES,
+};
 
 /// Pages of zeros between chunks, all together, bytes. A thread leaves at most one chunk that it has not begun.
 const EMPTY_BYTES_MAX: u64 = 1 << 30;

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Reason, Record};
+use memlift_spec::formats::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Reason, Record};
 
 use super::timeline::{Call, Step, Thread, Waker, What, part};
 

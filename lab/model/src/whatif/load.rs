@@ -3,7 +3,7 @@
 //!
 //! - **Flow** records of threads ─▶ [`Served`] of each ─▶ [`Load`]: all of them ─▶ [`super::replay()`] measures the time between the first request
 //!   and the last answer, and what cores and device did in it ─▶ [`LoadOutcome`]
-//! - **Rule** a request is what the recorder counted (`memlift_spec::trace::Kind::Served`), or the user gives their number; then the whole run of
+//! - **Rule** a request is what the recorder counted (`memlift_spec::formats::trace::Kind::Served`), or the user gives their number; then the whole run of
 //!   all processes counts
 //! - **Order** the clients stay as they were recorded, so a device changes the rate at the recorded load only as far as they waited for
 //!   answers; saturation assumes that there is always a request to answer

@@ -4,12 +4,12 @@
 //! - **Flow** chunks (`input`), in their order ─▶ each record to its thread's builder (`interval`), its code (`site`) or its counts ─▶ threads in the
 //!   order of their numbers ─▶ events between them (`timeline`)
 //! - **Rule** hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
-//! - **Not here** layout and limits of single records: `memlift_spec::trace`
+//! - **Not here** layout and limits of single records: `memlift_spec::formats::trace`
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
-use memlift_spec::trace::{
+use memlift_spec::formats::trace::{
     COMMAND_TEXT, CPU_TEXT, Chunk, Fault, HEADER_BYTES, Header, Kind, RECORD_BYTES, Record, word,
 };
 

@@ -14,7 +14,7 @@ use super::device::{Device, Engine, Placed};
 use super::load::{Limit, LoadOutcome, saturated};
 use super::timeline::{Call, Step, Thread, Trace, What, part};
 use crate::event::{Calendar, Time};
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 use std::collections::{HashSet, VecDeque};
 
 /// Time and traffic of a run.

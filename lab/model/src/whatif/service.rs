@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use super::timeline::{Call, Trace};
 use crate::event::Time;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use memlift_spec::trace::{Kind, Record};
+use memlift_spec::formats::trace::{Kind, Record};
 
 /// A place that calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

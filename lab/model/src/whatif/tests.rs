@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Traces put together by hand: what is read from them, what replays make of them, what is refused.
 
-use memlift_spec::trace::{
+use memlift_spec::formats::trace::{
     CHUNK_USED_AT, CHUNKS_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Reason, Record,
     VERSION, word,
 };

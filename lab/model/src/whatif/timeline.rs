@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::load::{Load, Served};
 use super::site::Site;
-use memlift_spec::trace::{Chunk, Kind};
+use memlift_spec::formats::trace::{Chunk, Kind};
 
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;

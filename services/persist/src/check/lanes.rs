@@ -7,7 +7,7 @@
 //! - **Not here** replaying: `recover`
 
 use memlift_kernels::log;
-use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader};
+use memlift_spec::formats::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader};
 
 use crate::error::Result;
 use crate::layout::{HEAD_BYTES, Header, LANES_START, LaneHead};

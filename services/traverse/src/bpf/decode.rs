@@ -8,7 +8,7 @@
 use super::{Code, End, Instruction, Source};
 use crate::error::{Error, Result};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
-use memlift_spec::operand::walk::*;
+use memlift_spec::formats::walk::*;
 
 /// The fields of eight bytes.
 struct Raw {

@@ -5,7 +5,7 @@
 
 use super::{End, Instruction, Source};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
-use memlift_spec::operand::walk::*;
+use memlift_spec::formats::walk::*;
 
 fn raw(opcode: u8, target: u8, source: u8, offset: i16, immediate: i32) -> [u8; INSTRUCTION_BYTES] {
     let mut bytes = [opcode, target | source << 4, 0, 0, 0, 0, 0, 0];

@@ -6,7 +6,7 @@
 //! - **Order** an instruction has one encoding and one text, so that equal programs have equal hashes
 //! - **Not here** calls, maps, atomics, packet access: decoding and `elf` refuse them
 //!
-//! Source: RFC 9669. Numbers are in `memlift_spec::operand::walk`.
+//! Source: RFC 9669. Numbers are in `memlift_spec::formats::walk`.
 
 pub mod asm;
 pub mod decode;

@@ -11,7 +11,7 @@ use super::{Answer, Client, ClientError, Request, Result};
 use crate::structures::heap::{Heap, Outcome, Swap, Walk, Walked};
 use crate::structures::pool::GRACE;
 use crate::wire::Status;
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 
 fn walked(answer: Answer) -> Result<Walked> {
     let outcome = match answer.status {

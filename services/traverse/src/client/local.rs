@@ -15,7 +15,7 @@ use crate::step::{self, Verdict};
 use crate::structures::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use crate::verify::FUEL;
 use crate::wire::Status;
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 
 /// Statistics of a walk at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

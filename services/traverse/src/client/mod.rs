@@ -51,7 +51,7 @@ pub use route::Link;
 
 use memlift_ground::observe::{self, Work};
 use memlift_ground::region::process_mark;
-use memlift_spec::trace;
+use memlift_spec::formats::trace;
 
 use crate::map::Map;
 use crate::node::WINDOW;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::program::Program;
 use crate::structures::{Scratch, Walk};
 use crate::wire::{ApplyOperands, Kind, Status};
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 
 /// A request that can be sent.
 #[derive(Clone, Debug)]

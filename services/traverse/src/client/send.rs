@@ -10,7 +10,7 @@ use super::flight::Flight;
 use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
 use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
-use memlift_spec::operand::packet::PACKET_VERSION;
+use memlift_spec::formats::packet::PACKET_VERSION;
 
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;

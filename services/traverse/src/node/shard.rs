@@ -22,7 +22,7 @@ use super::{Core, MoverPeer, NodeError, locked};
 use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
-use memlift_spec::operand::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, at};
+use memlift_spec::formats::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, at};
 
 use crate::wire::{
     FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, Packet,

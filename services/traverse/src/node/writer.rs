@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use memlift_spec::operand::walk::{ApplyKind, TERMS_BYTES};
+use memlift_spec::formats::walk::{ApplyKind, TERMS_BYTES};
 
 use super::NodeError;
 use super::clock::Clock;

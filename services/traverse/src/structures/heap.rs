@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::client::Result;
 use crate::program::Program;
-use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
+use memlift_spec::formats::walk::SCRATCH_BYTES_DEFAULT;
 
 /// End of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::client::{ClientError, Result};
 use crate::interp::Checked;
 use crate::step::{self, Verdict};
 use crate::verify::FUEL;
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::formats::walk::ApplyKind;
 
 /// Iterations after which a walk is stopped.
 const ITERATIONS_MAX: u32 = 1 << 22;

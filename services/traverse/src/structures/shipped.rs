@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::program::Program;
-use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
+use memlift_spec::formats::walk::SCRATCH_BYTES_DEFAULT;
 
 /// A program that comes with the crate.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 
 use super::ranges::Range;
 use crate::ir::{Address, BlockId, End, Inst, Operand, REGS, Reg, Size, Space, Width};
-use memlift_spec::operand::walk::{STACK_BYTES, WINDOW_BYTES_MAX};
+use memlift_spec::formats::walk::{STACK_BYTES, WINDOW_BYTES_MAX};
 
 /// Bytes of [`crate::step::Walk`] that a program may store to.
 pub const WALK_BYTES: i64 = 48;

@@ -14,7 +14,7 @@ use super::Rejection;
 use super::cfg::Graph;
 use crate::bpf::{Code, Instruction, Source};
 use crate::ir::{Alu, Cmp, REGS, Reg, Size, Space, Width};
-use memlift_spec::operand::walk::STACK_BYTES;
+use memlift_spec::formats::walk::STACK_BYTES;
 
 /// Kind of value in a register or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

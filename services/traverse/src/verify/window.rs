@@ -9,7 +9,7 @@
 //! - **Not here** bounding the index (`state`)
 
 use super::Rejection;
-use memlift_spec::operand::walk::WINDOW_BYTES_MAX;
+use memlift_spec::formats::walk::WINDOW_BYTES_MAX;
 
 const MOST: i64 = WINDOW_BYTES_MAX as i64;
 

@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use memlift_spec::operand::packet::{
+use memlift_spec::formats::packet::{
     APPLY_OPERAND_BYTES, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE,
     FLAG_WRITES, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PACKET_MAGIC, PACKET_VERSION,
     PROGRAM_HASH_BYTES, at,

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use memlift_spec::operand::packet::{
+use memlift_spec::formats::packet::{
     FLAG_AUTHENTICATED, FLAG_FORWARDED, FLAG_RELAY, PACKET_MAC_BYTES, TENANT_NODES,
 };
 

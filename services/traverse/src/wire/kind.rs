@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kinds of packets, and the statuses with which requests end.
 //!
-//! - **Layout** the values are those of `memlift_spec::operand::packet`
+//! - **Layout** the values are those of `memlift_spec::formats::packet`
 //! - **Order** statuses up to [`Status::Differs`] are answers; for those after that, up to [`Status::WrongNode`], the client
 //!   continues the request by itself
 
 use crate::step::Verdict;
-use memlift_spec::operand::packet::{
+use memlift_spec::formats::packet::{
     KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_DECLARE, KIND_END, KIND_FREE,
     KIND_MAP, KIND_MIGRATE, KIND_PLACE, KIND_READ, KIND_REGISTER, KIND_RETIRE, KIND_WALK, KIND_WRITE,
     STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE,

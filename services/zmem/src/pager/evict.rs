@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use memlift_ground::observe::{self, Work};
 use memlift_kernels::pages::{Effort, Packed};
-use memlift_spec::trace::Kind;
+use memlift_spec::formats::trace::Kind;
 
 use super::depart::Way;
 use super::entry::{Entry, MAX_HEAT, Tag};

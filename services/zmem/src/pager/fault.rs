@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use memlift_ground::observe::{self, Work};
 use memlift_kernels::pages::{Method, PAGE_BYTES, fill};
-use memlift_spec::trace;
+use memlift_spec::formats::trace;
 
 use super::engine::UNIT;
 use super::entry::{Entry, MAX_LEFT, MAX_PINS, Tag};

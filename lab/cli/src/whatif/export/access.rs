@@ -152,7 +152,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memlift::spec::trace::Kind;
+    use memlift::spec::formats::trace::Kind;
     use memlift_model::whatif::Step;
 
     fn copy(source: u64, target: u64, bytes: u64) -> Call {

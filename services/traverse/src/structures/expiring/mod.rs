@@ -25,7 +25,7 @@ use super::heap::{Heap, Scratch, Swap, Walked};
 use super::many::{self, Changed};
 use super::removal;
 use crate::client::{ClientError, Result};
-use memlift_spec::operand::walk::TERMS_BYTES;
+use memlift_spec::formats::walk::TERMS_BYTES;
 use room::stamps;
 use stamp::{STAMP_BYTES, Stamp, split, stamped};
 

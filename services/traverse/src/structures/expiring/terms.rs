@@ -11,7 +11,7 @@
 use super::super::hash;
 use super::super::heap::{Heap, Scratch};
 use crate::client::{ClientError, Result};
-use memlift_spec::operand::walk::TERMS_BYTES;
+use memlift_spec::formats::walk::TERMS_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MLTERMS1");
 const ENTRIES: u64 = 48;
