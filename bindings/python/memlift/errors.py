@@ -351,7 +351,7 @@ class NodeFailedError(Error, RuntimeError):
     """A memory node could not start or go on."""
 
 
-# Names of version 0.1, which work one version longer. Those that named two conditions are the base of both classes now.
+# Former names, which work one version longer. One that named two conditions is the base of both classes now.
 _FORMER: dict[str, type[Error]] = {
     "AddressInUse": AddressInUseError,
     "BadArgument": BadArgumentError,
