@@ -341,7 +341,7 @@ fn measured_child() {
 
 #[test]
 fn memory_does_not_grow_with_the_pool() {
-    const MOST: u64 = 160 << 20;
+    const MOST: u64 = 104 << 20;
     let folder = tempfile::tempdir().expect("a folder");
     let started = Instant::now();
     let mut child = child("measured_child", folder.path());
