@@ -26,6 +26,11 @@ fn missing() -> Failure {
     )
 }
 
+/// Returns the error of a build without replicas.
+pub fn available() -> Result<(), Failure> {
+    Err(missing())
+}
+
 /// Refuses `memlift pool replicate`.
 pub fn replicate(_: &Path, _: &str, _: Settings, _: bool) -> Result<(), Failure> {
     Err(missing())

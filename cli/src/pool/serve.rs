@@ -19,7 +19,7 @@ use memlift::persist::kv::server::{self, ServerOptions};
 use memlift::persist::{Durability, Error, Options, Pool};
 use serde_json::json;
 
-use super::replica::Serving;
+use super::replica::{self, Serving};
 use super::{failure, info};
 use crate::failure::Failure;
 use crate::print;
@@ -68,6 +68,9 @@ pub fn serve(
     }
     if let Some(folder) = settings.copies.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Failure::Usage(format!("--copies {}: there is no such folder", folder.display())));
+    }
+    if settings.replicate.is_some() {
+        replica::available()?; // before a pool is made
     }
     // Before any thread starts, because threads inherit which signals are blocked.
     let stop = stop_on_signals()?;
