@@ -129,10 +129,12 @@ pub fn run(base: &Base<'_>, source: &Source, question: &Question, as_json: bool)
         share: share(all.saturating_sub(shown) as f64, trace.cpu_ns as f64),
     };
     let ranges = asked.ranges(&answers, source);
+    let needs = beside(&answers, |answer| needed(trace, answer.summary.caller));
     let listed: Vec<Listed> = answers
         .into_iter()
         .zip(ranges)
-        .map(|(answer, range)| Listed { needed: needed(trace, answer.summary.caller), answer, range })
+        .zip(needs)
+        .map(|((answer, range), needed)| Listed { needed, answer, range })
         .collect();
     let good: Vec<Site> = listed
         .iter()

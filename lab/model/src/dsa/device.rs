@@ -6,6 +6,7 @@
 //! - **Order** descriptors are taken in the order of the queue; the bytes of one are all there when it settles, not before
 //! - **Owner** the memory is the caller's; a full queue gives the descriptor back, as ENQCMD's retry does
 
+use super::numbered::Numbered;
 use super::timing::Timing;
 use crate::event::{Calendar, Time};
 use crate::memory::{Image, Memory};
@@ -42,7 +43,8 @@ pub struct Device {
     room: usize,
     engines: Vec<Option<Work>>,
     pipe: Time,
-    jobs: Vec<Job>,
+    /// Those that have not settled.
+    jobs: Numbered<Job>,
 }
 
 impl Device {
@@ -55,7 +57,7 @@ impl Device {
             room: timing.queue_entries,
             engines: vec![None; timing.engines],
             pipe: Time::ZERO,
-            jobs: Vec::new(),
+            jobs: Numbered::default(),
         }
     }
 
@@ -72,8 +74,7 @@ impl Device {
         self.room -= 1;
         let fetch = descriptor.opcode() == Opcode::BATCH;
         let members = if fetch { descriptor.size as usize } else { 1 };
-        self.jobs.push(Job { descriptor: *descriptor, left: members, failed: false });
-        let job = self.jobs.len() - 1;
+        let job = self.jobs.push(Job { descriptor: *descriptor, left: members, failed: false });
         let bytes = if fetch { 64 * u64::from(descriptor.size) } else { u64::from(descriptor.size) };
         self.queue.push_back(Work { job, descriptor: *descriptor, fetch, bytes });
         self.take(calendar, &event);
@@ -86,7 +87,8 @@ impl Device {
             if self.engines[engine].is_none()
                 && let Some(work) = self.queue.pop_front()
             {
-                if work.fetch || self.jobs[work.job].descriptor.opcode() != Opcode::BATCH {
+                let member = |job: &mut Job| !work.fetch && job.descriptor.opcode() == Opcode::BATCH;
+                if !self.jobs.get_mut(work.job).is_some_and(member) {
                     self.room += 1;
                 }
                 self.engines[engine] = Some(work);
@@ -130,12 +132,13 @@ impl Device {
 
     fn settle(&mut self, work: Work, memory: &mut Image<'_>) -> Option<usize> {
         let done = run(memory, &work.descriptor);
-        let job = &mut self.jobs[work.job];
+        let job = self.jobs.get_mut(work.job)?;
         job.left -= 1;
         job.failed |= done.status() != Status::SUCCESS;
         if job.left > 0 {
             return None;
         }
+        let job = self.jobs.take(work.job)?;
         if job.descriptor.opcode() == Opcode::BATCH {
             let status = if job.failed { Status::BATCH_FAILED } else { Status::SUCCESS };
             let record =

@@ -293,7 +293,7 @@ impl Server<'_> {
                     let at = self.target(thread, slot);
                     let blocks = self.blocks(at);
                     self.outcome.accesses += blocks.end - blocks.start;
-                    blocks.for_each(|block| self.cache.write(block, self.load.inject));
+                    self.cache.write(blocks, self.load.inject);
                 }
             }
             None => return self.enqueue(thread, step),
@@ -313,9 +313,8 @@ impl Server<'_> {
                 let (source, target) = (self.thread(thread), self.target(thread, slot));
                 let mut image = Image { base: BASE, bytes: &mut self.memory };
                 image.copy(BASE + source, BASE + target, self.load.bytes);
-                self.blocks(target).for_each(|block| {
-                    self.cache.reuse(block);
-                });
+                let blocks = self.blocks(target);
+                self.cache.reuse(blocks);
                 self.timing.memory.time_of(self.load.bytes)
             }
             Step::Submit(_) | Step::Batch(_) => {
@@ -352,21 +351,30 @@ impl Server<'_> {
         self.memory[record] = 0;
         let mut taken = Time::ZERO;
         let mut left = self.load.bytes;
-        self.outcome.accesses += left.div_ceil(BLOCK);
-        for number in self.blocks(target as u64) {
+        let Timing { cache, memory, .. } = *self.timing;
+        let takes = |there, bytes| if there { cache } else { memory }.time_of(bytes);
+        let (whole_there, whole_missed) = (takes(true, BLOCK), takes(false, BLOCK));
+        let (mut read, mut found) = (0, 0);
+        let blocks = self.blocks(target as u64);
+        self.cache.read(blocks, |there| {
             let block = left.min(BLOCK);
             left -= block;
-            let there = self.cache.read(number);
-            self.outcome.reads = (self.outcome.reads.0 + 1, self.outcome.reads.1 + u64::from(there));
-            taken = taken + if there { self.timing.cache } else { self.timing.memory }.time_of(block);
-        }
+            (read, found) = (read + 1, found + u64::from(there));
+            taken = taken
+                + match (block == BLOCK, there) {
+                    (true, true) => whole_there,
+                    (true, false) => whole_missed,
+                    (false, there) => takes(there, block),
+                };
+        });
+        self.outcome.reads = (self.outcome.reads.0 + read, self.outcome.reads.1 + found);
+        self.outcome.accesses += self.load.bytes.div_ceil(BLOCK);
         if self.load.works {
             let first = (1 << 40) / BLOCK + thread as u64 * (1 << 20);
-            self.outcome.accesses += self.timing.working_set / BLOCK;
-            for number in first..first + self.timing.working_set / BLOCK {
-                let there = self.cache.reuse(number);
-                taken = taken + if there { self.timing.cache } else { self.timing.memory }.time_of(BLOCK);
-            }
+            let blocks = self.timing.working_set / BLOCK;
+            self.outcome.accesses += blocks;
+            let there = self.cache.reuse(first..first + blocks);
+            taken = taken + whole_there * there + whole_missed * (blocks - there);
         }
         self.outcome.handled = self.outcome.handled + taken;
         Ok(taken)

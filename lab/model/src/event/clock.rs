@@ -42,6 +42,7 @@ impl Time {
 impl Add for Time {
     type Output = Time;
 
+    #[inline]
     fn add(self, other: Time) -> Time {
         Time(self.0.saturating_add(other.0))
     }
@@ -50,6 +51,7 @@ impl Add for Time {
 impl Sub for Time {
     type Output = Time;
 
+    #[inline]
     fn sub(self, other: Time) -> Time {
         Time(self.0.saturating_sub(other.0))
     }
@@ -58,6 +60,7 @@ impl Sub for Time {
 impl Mul<u64> for Time {
     type Output = Time;
 
+    #[inline]
     fn mul(self, times: u64) -> Time {
         Time(self.0.saturating_mul(times))
     }
@@ -82,6 +85,7 @@ impl Rate {
 
     /// How long so many bytes take, rounded up.
     #[must_use]
+    #[inline]
     pub fn time_of(self, bytes: u64) -> Time {
         let ps = (u128::from(bytes) * 1_000_000_000_000).div_ceil(u128::from(self.0));
         Time(u64::try_from(ps).unwrap_or(u64::MAX))

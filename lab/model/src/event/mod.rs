@@ -110,6 +110,17 @@ impl<E> Calendar<E> {
         self.front.as_ref().or(self.heap.peek()).map(|entry| Time::from_ps((entry.key >> 64) as u64))
     }
 
+    /// Moves the clock so much on if nothing is due until then: what would be the next event can happen at once. False: the clock stays.
+    #[inline]
+    pub fn skip(&mut self, delay: Time) -> bool {
+        let then = self.now + delay;
+        let free = self.next().is_none_or(|next| then < next);
+        if free {
+            self.now = then;
+        }
+        free
+    }
+
     /// The earliest event; the clock goes to it.
     pub fn pop(&mut self) -> Option<E> {
         let entry = self.front.take().or_else(|| self.heap.pop())?;
@@ -138,6 +149,16 @@ mod tests {
         }
         assert_eq!(seen, "abcxyd");
         assert_eq!((calendar.now(), calendar.happened(), calendar.due()), (Time::from_ps(30), 6, 0));
+    }
+
+    #[test]
+    fn the_clock_skips_time_in_which_nothing_is_due() {
+        let mut calendar = Calendar::new();
+        assert!(calendar.skip(Time::from_ps(3)));
+        calendar.after(Time::from_ps(10), 'a');
+        assert!(calendar.skip(Time::from_ps(9)) && !calendar.skip(Time::from_ps(1)));
+        assert_eq!((calendar.now(), calendar.pop()), (Time::from_ps(12), Some('a')));
+        assert_eq!((calendar.now(), calendar.happened()), (Time::from_ps(13), 1));
     }
 
     /// A sequence that depends on every rule above, written down once: another order or another generator changes it.

@@ -15,6 +15,7 @@ impl Random {
     }
 
     /// The next 64 bits.
+    #[inline]
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -24,6 +25,7 @@ impl Random {
     }
 
     /// Below `bound`; 0 if that is 0.
+    #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }

@@ -52,11 +52,33 @@ pub struct Change {
     pub ahead: usize,
 }
 
-impl Change {
-    /// Returns true if this call is submitted: its caller is changed, and it is large enough.
-    #[must_use]
-    pub fn takes(&self, call: &Call) -> bool {
-        self.callers.get(&Caller::of(call)).is_some_and(|from| call.bytes() >= *from)
+/// Sizes from which on callers submit, by their places: found without a search.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    /// By one more than the site; 0: the site is not known.
+    sites: Vec<Vec<(Kind, u64)>>,
+}
+
+impl Sizes {
+    /// Those of a change.
+    pub fn new(change: &Change) -> Sizes {
+        let mut sizes = Sizes::default();
+        for (caller, from) in &change.callers {
+            let place = Sizes::place(caller.site);
+            sizes.sites.resize(sizes.sites.len().max(place + 1), Vec::new());
+            sizes.sites[place].push((caller.kind, *from));
+        }
+        sizes
+    }
+
+    fn place(site: Option<u32>) -> usize {
+        site.map_or(0, |site| site as usize + 1)
+    }
+
+    /// The size from which on the caller of this call submits, bytes; none: it was not changed.
+    pub fn of(&self, call: &Call) -> Option<u64> {
+        let kinds = self.sites.get(Sizes::place(call.site))?;
+        kinds.iter().find(|(kind, _)| *kind == call.kind).map(|(_, from)| *from)
     }
 }
 

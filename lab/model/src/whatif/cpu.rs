@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memlift_spec::formats::trace::Kind;
 
 use super::reuse::{Again, Reuse};
-use super::timeline::{Call, Trace};
+use super::timeline::{Call, Trace, part};
 use crate::dsa::cache::{BLOCK, Cache};
 
 /// A line of a curve: nanoseconds = `ns_per_byte` · bytes + `base_ns`, from `from_bytes` on.
@@ -45,6 +45,8 @@ pub struct Curve {
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     curves: Vec<Curve>,
+    /// By number of the kind: the place of its cold and its hot curve, or of the one that stands for both; true if it was calibrated.
+    places: Vec<([Option<usize>; 2], bool)>,
     /// Bytes that stay in its cache.
     pub cache_bytes: u64,
     /// Cost of a page fault.
@@ -54,14 +56,14 @@ pub struct Cpu {
 }
 
 /// Where a call's bytes were.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Residency {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Residency<'a> {
     /// Bytes of the source that were in the cache.
     pub source: u64,
     /// Bytes of the target.
     pub target: u64,
     /// Bytes of both that were used before, by working set.
-    pub again: Vec<Again>,
+    pub again: &'a [Again],
 }
 
 /// A number from repeated samples: their median and their middle half.
@@ -105,7 +107,8 @@ impl Cpu {
     #[must_use]
     pub fn new(curves: Vec<Curve>, cache_bytes: u64, fault: Estimate, trace: &Trace) -> Cpu {
         let calibrated = curves.iter().map(|curve| curve.kind).collect();
-        let mut cpu = Cpu { curves, cache_bytes: cache_bytes.clamp(1 << 16, 1 << 32), fault, calibrated };
+        let cache_bytes = cache_bytes.clamp(1 << 16, 1 << 32);
+        let mut cpu = Cpu { curves, places: Vec::new(), cache_bytes, fault, calibrated };
         let mut kinds: BTreeMap<Kind, Vec<&Call>> = BTreeMap::new();
         for call in trace.calls().filter(|call| !cpu.calibrated.contains(&call.kind)) {
             kinds.entry(call.kind).or_default().push(call);
@@ -115,10 +118,25 @@ impl Cpu {
             cpu.curves.push(Curve { kind, hot: true, lines: lines.clone() });
             cpu.curves.push(Curve { kind, hot: false, lines });
         }
+        cpu.find_places();
         if let Some(measured) = cpu.fault_of(trace) {
             cpu.fault = measured;
         }
         cpu
+    }
+
+    fn find_places(&mut self) {
+        let last = self.curves.iter().map(|curve| curve.kind as usize).max();
+        self.places = vec![([None; 2], false); last.map_or(0, |last| last + 1)];
+        // The first curve of each counts.
+        for (place, curve) in self.curves.iter().enumerate().rev() {
+            let of = &mut self.places[curve.kind as usize];
+            of.0[usize::from(curve.hot)] = Some(place);
+            of.1 = self.calibrated.contains(&curve.kind);
+        }
+        for ([cold, hot], _) in &mut self.places {
+            (*cold, *hot) = (cold.or(*hot), hot.or(*cold));
+        }
     }
 
     /// Cost of a fault where calls had many. None: they are too few, or most say what no fault costs, because the lines of copies do not
@@ -128,7 +146,7 @@ impl Cpu {
             .calls()
             .filter(|call| call.faults.is_some_and(|faults| faults >= FAULTS_MIN))
             .map(|call| {
-                let plain = self.line_ns(call, false);
+                let plain = self.cold_ns(call);
                 (call.cpu_ns as f64 - plain).max(0.0) / call.faults.unwrap_or(1) as f64
             })
             .collect();
@@ -139,46 +157,56 @@ impl Cpu {
         Estimate::of(plausible)
     }
 
-    fn line_ns(&self, call: &Call, hot: bool) -> f64 {
-        self.sized_ns(call, call.bytes(), hot)
+    fn curve(&self, kind: Kind, hot: bool) -> Option<&Curve> {
+        let (places, _) = self.places.get(kind as usize)?;
+        places[usize::from(hot)].map(|place| &self.curves[place])
     }
 
-    /// Time of a call like this one with so many bytes.
-    fn sized_ns(&self, call: &Call, bytes: u64, hot: bool) -> f64 {
-        let curve = |hot| self.curves.iter().find(|curve| curve.kind == call.kind && curve.hot == hot);
-        let Some(curve) = curve(hot).or_else(|| curve(!hot)) else { return call.cpu_ns as f64 };
-        let line = curve.lines.iter().rfind(|line| line.from_bytes <= bytes).or(curve.lines.first());
-        line.map_or(call.cpu_ns as f64, |line| {
-            // Below the least size that was measured a byte costs what it did there: that line's base is not a small call's.
-            let size = bytes.max(line.from_bytes).max(1) as f64;
-            (line.ns_per_byte * size + line.base_ns).max(0.0) * (bytes as f64 / size)
-        })
-    }
-
-    /// Time of a call where all its bytes have a working set of so many.
-    fn within_ns(&self, call: &Call, set: u64, touched: u64) -> f64 {
-        let (own, bytes) = (self.line_ns(call, true), call.bytes());
-        if set <= touched || !self.calibrated.contains(&call.kind) {
-            return own;
-        }
-        let alike = (u128::from(bytes) * u128::from(set) / u128::from(touched)) as u64;
-        let scaled = self.sized_ns(call, alike, true) * (bytes as f64 / alike as f64);
-        scaled.min(self.line_ns(call, false)).max(own)
+    /// Nanoseconds of a call of which nothing is known but its bytes.
+    fn cold_ns(&self, call: &Call) -> f64 {
+        self.curve(call.kind, false).map_or(call.cpu_ns as f64, |curve| curve.ns(call.bytes(), call))
     }
 
     /// Nanoseconds of a call, so many pages of whose target were not there yet.
     #[must_use]
-    pub fn cost_ns(&self, call: &Call, residency: &Residency, fresh: u32) -> u64 {
-        let touched = touched(call);
-        let cold = self.line_ns(call, false);
+    pub fn cost_ns(&self, call: &Call, residency: &Residency<'_>, fresh: u32) -> u64 {
+        let (touched, cold) = (touched(call), self.cold_ns(call));
         let mut sum = cold + f64::from(fresh) * self.fault.ns;
-        if fresh == 0 && touched > 0 {
-            for again in &residency.again {
+        if fresh == 0 && touched > 0 && !residency.again.is_empty() {
+            let calibrated = self.places.get(call.kind as usize).is_some_and(|places| places.1);
+            let hot = self.curve(call.kind, true);
+            let bytes = call.bytes();
+            let own = hot.map_or(call.cpu_ns as f64, |hot| hot.ns(bytes, call));
+            // Time of the call where all its bytes have a working set of so many.
+            let within = |set: u64| match hot {
+                Some(hot) if set > touched && calibrated => {
+                    let alike = part(bytes, set, touched);
+                    let scaled = hot.ns(alike, call) * (bytes as f64 / alike as f64);
+                    scaled.min(cold).max(own)
+                }
+                _ => own,
+            };
+            for again in residency.again {
                 let part = again.bytes as f64 / touched as f64;
-                sum += part * (self.within_ns(call, again.set, touched) - cold);
+                sum += part * (within(again.set) - cold);
             }
         }
         sum.max(0.0) as u64
+    }
+}
+
+impl Curve {
+    /// Nanoseconds of a call like this one with so many bytes.
+    fn ns(&self, bytes: u64, call: &Call) -> f64 {
+        let line = self.lines.iter().rfind(|line| line.from_bytes <= bytes).or(self.lines.first());
+        let Some(line) = line else { return call.cpu_ns as f64 };
+        let least = line.from_bytes.max(1);
+        let of = |size: u64| (line.ns_per_byte * size as f64 + line.base_ns).max(0.0);
+        if bytes >= least {
+            return of(bytes);
+        }
+        // Below the least size that was measured a byte costs what it did there: that line's base is not a small call's.
+        of(least) * (bytes as f64 / least as f64)
     }
 }
 
@@ -216,52 +244,54 @@ pub struct Shadow {
     bytes: u64,
     /// None: nobody asks what was used since.
     reuse: Option<Reuse>,
+    /// Bytes that the last call used again.
+    again: Vec<Again>,
 }
 
 impl Shadow {
-    /// An empty one, for so many calls whose working sets are asked for; none: [`Residency::again`] stays empty.
+    /// An empty one; `sets`: working sets are asked for, else [`Residency::again`] stays empty.
     #[must_use]
-    pub fn new(bytes: u64, calls: Option<usize>) -> Shadow {
-        Shadow { cache: Cache::new(bytes, 16, 2), bytes, reuse: calls.map(|calls| Reuse::new(2 * calls)) }
+    pub fn new(bytes: u64, sets: bool) -> Shadow {
+        let reuse = sets.then(Reuse::default);
+        Shadow { cache: Cache::new(bytes, 16, 2), bytes, reuse, again: Vec::new() }
+    }
+
+    /// The blocks of a range. More than the cache holds was not in it; only the end of such a range is afterwards.
+    fn blocks(&self, address: u64, bytes: u64) -> std::ops::Range<u64> {
+        let skip = bytes.saturating_sub(2 * self.bytes);
+        let (first, end) = (address.saturating_add(skip), address.saturating_add(bytes));
+        first / BLOCK..end.div_ceil(BLOCK)
     }
 
     fn touch(&mut self, address: u64, bytes: u64) -> u64 {
-        // More than the cache holds was not in it; only its end is afterwards.
-        let skip = bytes.saturating_sub(2 * self.bytes);
-        let (first, end) = (address.saturating_add(skip), address.saturating_add(bytes));
-        let mut there = 0;
-        for block in first / BLOCK..end.div_ceil(BLOCK) {
-            if self.cache.reuse(block) {
-                there += BLOCK;
-            }
-        }
-        there.min(bytes)
+        let blocks = self.blocks(address, bytes);
+        (self.cache.reuse(blocks) * BLOCK).min(bytes)
     }
 
     /// A call by the CPU: what of it was there; all of it is afterwards, as far as it fits.
-    pub fn call(&mut self, call: &Call) -> Residency {
+    pub fn call(&mut self, call: &Call) -> Residency<'_> {
         if call.kind.is_work() {
             return Residency::default();
         }
         let source = self.touch(call.source, call.read);
-        let mut again = Vec::new();
+        self.again.clear();
         if let Some(reuse) = &mut self.reuse {
-            again = reuse.touch(call.source, call.read);
-            again.extend(reuse.touch(call.target, second(call)));
+            reuse.touch(call.source, call.read, |again| self.again.push(again));
+            reuse.touch(call.target, second(call), |again| self.again.push(again));
         }
-        Residency { source, target: self.touch(call.target, second(call)), again }
+        let target = self.touch(call.target, second(call));
+        Residency { source, target, again: &self.again }
     }
 
     /// A call by a device: what it reads may be there; what it writes is not, afterwards.
-    pub fn device(&mut self, call: &Call) -> Residency {
+    pub fn device(&mut self, call: &Call) -> Residency<'_> {
         let source = self.touch(call.source, call.read);
-        let skip = call.written.saturating_sub(2 * self.bytes);
-        let (first, end) = (call.target.saturating_add(skip), call.target.saturating_add(call.written));
-        (first / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.cache.write(block, false));
+        let blocks = self.blocks(call.target, call.written);
+        self.cache.write(blocks, false);
         if let Some(reuse) = &mut self.reuse {
-            reuse.touch(call.source, call.read);
-            reuse.forget(call.target, call.written);
+            reuse.touch(call.source, call.read, drop);
+            reuse.forget(call.target, call.written, drop);
         }
-        Residency { source, target: 0, again: Vec::new() }
+        Residency { source, target: 0, again: &[] }
     }
 }

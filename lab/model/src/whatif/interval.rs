@@ -195,23 +195,20 @@ fn interval(
     (calls, faults): (&[(u64, usize)], u64),
     waits: &[Piece],
 ) {
+    let wall_ns = |call: usize| thread.calls[call].wall_ns;
     let call = |(at_ns, call): &(u64, usize)| Piece {
         at_ns: *at_ns,
-        wall_ns: thread.calls[*call].wall_ns,
+        wall_ns: wall_ns(*call),
         what: What::Call(*call),
     };
-    let mut pieces: Vec<Piece> = calls.iter().map(call).chain(waits.iter().copied()).collect();
-    if !waits.is_empty() {
-        pieces.sort_by_key(|piece| piece.at_ns);
-    }
     // Gaps before, between and after the pieces; one inside another takes no time of its own.
-    let mut steps = Vec::with_capacity(2 * pieces.len() + 1);
+    let mut steps = Vec::with_capacity(2 * (calls.len() + waits.len()) + 1);
     let mut now = from.at_ns;
     let step = |at_ns, ns, what| {
         let works = matches!(what, What::Compute | What::Call(_));
         Step { at_ns, ns, cpu_ns: if works { ns } else { 0 }, what }
     };
-    for piece in &pieces {
+    let mut put = |piece: Piece| {
         if piece.at_ns > now {
             steps.push(step(now, piece.at_ns - now, What::Compute));
         }
@@ -219,6 +216,13 @@ fn interval(
         let over = piece.at_ns.saturating_add(piece.wall_ns).max(begin);
         steps.push(step(begin, over - begin, piece.what));
         now = over;
+    };
+    if waits.is_empty() {
+        calls.iter().map(call).for_each(&mut put);
+    } else {
+        let mut pieces: Vec<Piece> = calls.iter().map(call).chain(waits.iter().copied()).collect();
+        pieces.sort_by_key(|piece| piece.at_ns);
+        pieces.into_iter().for_each(&mut put);
     }
     if to.at_ns > now {
         steps.push(step(now, to.at_ns - now, What::Compute));
@@ -232,13 +236,14 @@ fn interval(
     }
     // The rest of the time without a core was taken from it: the same part of everything.
     let worked = sum(&steps, |step| step.cpu_ns);
-    if worked > on_core {
+    let displaced = worked > on_core;
+    if displaced {
         thread.displaced_ns = thread.displaced_ns.saturating_add(worked - on_core);
-        for step in &mut steps {
+    }
+    for step in &mut steps {
+        if displaced {
             step.cpu_ns = part(step.cpu_ns, on_core, worked);
         }
-    }
-    for step in &steps {
         if let What::Call(call) = step.what {
             thread.calls[call].cpu_ns = step.cpu_ns;
         }

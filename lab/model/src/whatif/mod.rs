@@ -20,6 +20,7 @@ pub mod device;
 mod input;
 mod interval;
 pub mod load;
+mod ranges;
 mod read;
 pub mod replay;
 pub mod reuse;

@@ -8,11 +8,12 @@
 //! - **Traffic** of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
 //!   overwrites before (no streaming stores are assumed); a device does not
 
-use super::change::{self, Caller, Cause, Change, Flights, Limits, Need, Use};
+use super::change::{self, Cause, Change, Flights, Limits, Need, Sizes, Use};
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
 use super::load::{Limit, LoadOutcome, saturated};
 use super::timeline::{Call, Step, Thread, Trace, What, part};
+use crate::dsa::numbered::Numbered;
 use crate::event::{Calendar, Time};
 use memlift_spec::formats::trace::Kind;
 use std::collections::{HashSet, VecDeque};
@@ -53,6 +54,24 @@ impl Outcome {
     pub fn saturated(&self, cores: u64) -> (Time, Limit) {
         saturated([self.busiest, self.cpu + self.waiting, self.device], cores)
     }
+
+    /// Lines that were not there are read; what is written goes to memory sooner or later, unless it was there: then it is
+    /// written back once for all who wrote it.
+    fn traffic(&mut self, call: &Call, source: u64, target: u64, core: bool) {
+        if call.kind.is_work() {
+            // Nothing is known of what was in the cache.
+            self.read_bytes = self.read_bytes.saturating_add(call.read);
+            self.written_bytes = self.written_bytes.saturating_add(call.written);
+            return;
+        }
+        let second = if call.kind == Kind::Compare { call.read } else { call.written };
+        let missed = second.saturating_sub(target);
+        let fetched = if core || call.written == 0 { missed } else { 0 };
+        let read = call.read.saturating_sub(source).saturating_add(fetched);
+        self.read_bytes = self.read_bytes.saturating_add(read);
+        let written = if call.written == 0 { 0 } else { missed };
+        self.written_bytes = self.written_bytes.saturating_add(written);
+    }
 }
 
 /// How calls are timed that stay with the CPU.
@@ -88,7 +107,8 @@ struct Run<'a> {
     from_bytes: u64,
     engine: Engine,
     calendar: Calendar<Event>,
-    shadow: Shadow,
+    /// None: nobody asks for traffic, nor for a modelled CPU.
+    shadow: Option<Shadow>,
     next: Vec<usize>,
     /// Time of each event, once it was.
     happened: Vec<Option<Time>>,
@@ -98,10 +118,14 @@ struct Run<'a> {
     busy: Vec<usize>,
     /// Threads that wait for a device submission and since when, by its number; none: nobody waits for it alone. The CPU time of
     /// submitting is counted at once.
-    waiting: Vec<Option<(usize, Time)>>,
+    waiting: Numbered<Option<(usize, Time)>>,
     /// Threads that found the device's queue full, since when.
     full: VecDeque<(usize, Entry, Time)>,
     change: Option<&'a Change>,
+    /// The sizes of `change`.
+    sizes: Sizes,
+    /// Calls that enter the queue now.
+    entering: Vec<Call>,
     flights: Flights,
     /// For each thread the calls that it submits ahead, with the steps before which it does so.
     ahead: Vec<VecDeque<(usize, usize)>>,
@@ -130,7 +154,7 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
 }
 
 /// Runs a trace of a program that was changed: the calls of `change` are given to the device's queue, and the thread goes on. All other
-/// calls stay with the CPU, as long as they were. Of a device without a queue it is the run without one.
+/// calls stay with the CPU, as long as they were. Of a device without a queue it is the run without one. Traffic is not counted.
 #[must_use]
 pub fn replay_changed(trace: &Trace, cpu: &Cpu, device: &Device, change: &Change) -> Outcome {
     Run::new(trace, cpu, Timing::Recorded, device, 0, Some(change)).run()
@@ -164,14 +188,16 @@ impl<'a> Run<'a> {
             from_bytes,
             engine: device.engine(change.map_or(1, |change| change.batch)),
             calendar: Calendar::new(),
-            shadow: Shadow::new(cpu.cache_bytes, (timing == Timing::Modelled).then(|| trace.calls().count())),
+            shadow: change.is_none().then(|| Shadow::new(cpu.cache_bytes, timing == Timing::Modelled)),
             next: vec![0; threads],
             happened: vec![None; trace.events],
             awaiting: vec![None; trace.events],
             busy: trace.threads.iter().map(busy).collect(),
-            waiting: Vec::new(),
+            waiting: Numbered::default(),
             full: VecDeque::new(),
             change,
+            sizes: change.map(Sizes::new).unwrap_or_default(),
+            entering: Vec::new(),
             flights: Flights::default(),
             ahead: vec![VecDeque::new(); threads],
             early: HashSet::new(),
@@ -190,7 +216,7 @@ impl<'a> Run<'a> {
         let trace = self.trace;
         for (index, thread) in trace.threads.iter().enumerate() {
             if let Some(change) = self.change {
-                let can = |call: usize| self.submits(change, &thread.calls[call], thread.fresh[call]);
+                let can = |call: usize| self.submits(&thread.calls[call], thread.fresh[call]);
                 self.ahead[index] = change::ahead(thread, change, can);
             }
             // One that was started begins with awaiting that.
@@ -238,7 +264,7 @@ impl<'a> Run<'a> {
 
     /// A submission is done: who waited for it or for the last of several goes on.
     fn settled(&mut self, job: usize) {
-        let waited = self.waiting[job].map(|(thread, since)| (thread, since, Cause::Used));
+        let waited = self.waiting.take(job).flatten().map(|(thread, since)| (thread, since, Cause::Used));
         let now = self.calendar.now();
         for (thread, since, cause) in waited.into_iter().chain(self.flights.settle(job)) {
             let wake = self.engine.wake();
@@ -322,8 +348,17 @@ impl<'a> Run<'a> {
         self.calendar.after(submit, Event::Submitted(thread, entry));
     }
 
-    /// Computes until the step ends, or until the thread uses a copy that is under way.
-    fn compute(&mut self, thread: usize, step: &Step) {
+    /// The thread comes to its next step after this time; true: it is there, since nothing else happens until then.
+    fn comes_after(&mut self, thread: usize, time: Time) -> bool {
+        let skipped = self.calendar.skip(time);
+        if !skipped {
+            self.calendar.after(time, Event::Thread(thread));
+        }
+        skipped
+    }
+
+    /// Computes until the step ends, or until the thread uses a copy that is under way. True: the thread is there.
+    fn compute(&mut self, thread: usize, step: &Step) -> bool {
         let (ns, cpu) =
             self.left[thread].take().unwrap_or((Time::from_ns(step.ns), Time::from_ns(step.cpu_ns)));
         let now = if self.flights.is_empty() { ns } else { self.flights.compute(thread, ns) };
@@ -334,16 +369,16 @@ impl<'a> Run<'a> {
             self.next[thread] -= 1;
         }
         self.works(thread, on_core);
-        self.calendar.after(now, Event::Thread(thread));
+        self.comes_after(thread, now)
     }
 
     fn step(&mut self, thread: usize) {
         let steps = &self.trace.threads[thread].steps;
-        if self.next[thread] <= self.busy[thread] {
-            self.end = self.end.max(self.calendar.now());
-        }
         loop {
             let next = self.next[thread];
+            if next <= self.busy[thread] {
+                self.end = self.end.max(self.calendar.now());
+            }
             self.comes_to(thread, next);
             if let Some((_, call)) = self.ahead[thread].pop_front_if(|(place, _)| *place <= next) {
                 self.early.insert((thread, call));
@@ -358,7 +393,8 @@ impl<'a> Run<'a> {
             self.next[thread] += 1;
             let ns = Time::from_ns(step.ns);
             match step.what {
-                What::Compute => return self.compute(thread, step),
+                What::Compute if self.compute(thread, step) => {}
+                What::Compute => return,
                 What::Wait | What::Sleep => return self.calendar.after(ns, Event::Thread(thread)),
                 What::Signal(event) => self.happen(event),
                 What::Await(event) => match self.happened[event] {
@@ -371,7 +407,8 @@ impl<'a> Run<'a> {
                         return;
                     }
                 },
-                What::Call(call) => return self.call(thread, call, step),
+                What::Call(call) if self.call(thread, call, step) => {}
+                What::Call(_) => return,
             }
         }
     }
@@ -388,11 +425,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn call(&mut self, thread: usize, index: usize, step: &Step) {
+    /// Begins a call. True: it is over, and the thread is at its next step.
+    fn call(&mut self, thread: usize, index: usize, step: &Step) -> bool {
         let (call, fresh) =
             (&self.trace.threads[thread].calls[index], self.trace.threads[thread].fresh[index]);
         let placed = match self.change {
-            Some(change) => self.changed(change, call, fresh),
+            Some(_) => self.changed(call, fresh),
             None if call.bytes() >= self.from_bytes => self.engine.place(call, fresh),
             None => Placed::Cpu,
         };
@@ -400,16 +438,18 @@ impl<'a> Run<'a> {
         let away = Time::from_ns(step.ns - step.cpu_ns);
         match placed {
             Placed::Cpu => {
-                let residency = self.shadow.call(call);
-                let ns = match self.timing {
-                    Timing::Recorded => step.cpu_ns,
-                    Timing::Modelled => self.cpu.cost_ns(call, &residency, fresh),
-                };
+                let mut ns = step.cpu_ns;
+                if let Some(shadow) = &mut self.shadow {
+                    let residency = shadow.call(call);
+                    if self.timing == Timing::Modelled {
+                        ns = self.cpu.cost_ns(call, &residency, fresh);
+                    }
+                    self.outcome.traffic(call, residency.source, residency.target, true);
+                }
                 let time = Time::from_ns(ns);
-                self.traffic(call, residency.source, residency.target, true);
                 self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
-                self.calendar.after(time + away, Event::Thread(thread));
+                return self.comes_after(thread, time + away);
             }
             Placed::Queue => match self.change {
                 None => self.submit(thread, Entry::Call(index)),
@@ -417,7 +457,7 @@ impl<'a> Run<'a> {
                     self.away[thread] = away;
                     if call.kind == Kind::Compare {
                         self.submit(thread, Entry::Call(index));
-                    } else if self.early.remove(&(thread, index)) {
+                    } else if !self.early.is_empty() && self.early.remove(&(thread, index)) {
                         self.flights.reach(thread, index, change.first_use);
                         self.goes_on(thread);
                     } else {
@@ -431,31 +471,32 @@ impl<'a> Run<'a> {
                 self.occupies(thread, busy);
                 self.count(call);
                 // The bytes are the same, whoever moves them.
-                self.traffic(call, 0, 0, true);
+                self.outcome.traffic(call, 0, 0, true);
                 self.works(thread, core);
                 self.outcome.calls = self.outcome.calls + core;
                 self.calendar.at(done, Event::Thread(thread));
             }
             Placed::Near => {
-                let residency = self.shadow.device(call);
+                let source = self.shadow.as_mut().map_or(0, |shadow| shadow.device(call).source);
                 let now = self.calendar.now();
-                let (done, busy) = self.engine.copy(call, 2 * residency.source >= call.read, now);
+                let (done, busy) = self.engine.copy(call, 2 * source >= call.read, now);
                 let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault.ns) as u64);
                 self.occupies(thread, busy);
                 // Dirty lines in the cache are written back before the device can see them.
                 self.count(call);
                 self.outcome.read_bytes += call.read;
-                self.outcome.written_bytes += residency.source.min(call.read) + call.written;
+                self.outcome.written_bytes += source.min(call.read) + call.written;
                 self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
         }
+        false
     }
 
     /// Returns true if a changed program submits this call and goes on.
-    fn submits(&self, change: &Change, call: &Call, fresh: u32) -> bool {
-        change.takes(call)
+    fn submits(&self, call: &Call, fresh: u32) -> bool {
+        self.sizes.of(call).is_some_and(|from| call.bytes() >= from)
             && call.kind != Kind::Compare
             && matches!(self.engine.place(call, fresh), Placed::Queue)
     }
@@ -473,9 +514,10 @@ impl<'a> Run<'a> {
     }
 
     /// Places a call of a changed program.
-    fn changed(&mut self, change: &Change, call: &Call, fresh: u32) -> Placed {
-        if !change.takes(call) {
-            self.outcome.limits.small += u64::from(change.callers.contains_key(&Caller::of(call)));
+    fn changed(&mut self, call: &Call, fresh: u32) -> Placed {
+        let Some(from) = self.sizes.of(call) else { return Placed::Cpu };
+        if call.bytes() < from {
+            self.outcome.limits.small += 1;
             return Placed::Cpu;
         }
         let placed = self.engine.place(call, fresh);
@@ -488,51 +530,44 @@ impl<'a> Run<'a> {
         self.outcome.offloaded_bytes = self.outcome.offloaded_bytes.saturating_add(call.bytes());
     }
 
-    /// Lines that were not there are read; what is written goes to memory sooner or later, unless it was there: then it is
-    /// written back once for all who wrote it.
-    fn traffic(&mut self, call: &Call, source: u64, target: u64, core: bool) {
-        if call.kind.is_work() {
-            // Nothing is known of what was in the cache.
-            self.outcome.read_bytes = self.outcome.read_bytes.saturating_add(call.read);
-            self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(call.written);
-            return;
-        }
-        let second = if call.kind == Kind::Compare { call.read } else { call.written };
-        let missed = second.saturating_sub(target);
-        let fetched = if core || call.written == 0 { missed } else { 0 };
-        let read = call.read.saturating_sub(source).saturating_add(fetched);
-        self.outcome.read_bytes = self.outcome.read_bytes.saturating_add(read);
-        let written = if call.written == 0 { 0 } else { missed };
-        self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(written);
-    }
-
     /// Into the queue, which the thread has tried to enter since then.
     fn enter(&mut self, thread: usize, entry: Entry, since: Time) {
-        let calls: Vec<Call> = match entry {
-            Entry::Call(index) => vec![self.trace.threads[thread].calls[index]],
-            Entry::Gathered => self.flights.gathered(thread).copied().collect(),
-        };
-        let Some(job) = self.engine.enter(&calls, &mut self.calendar, Event::Engine) else {
-            return self.full.push_back((thread, entry, since));
-        };
-        debug_assert_eq!(job, self.waiting.len(), "submissions are numbered in their order");
-        self.occupies(thread, self.engine.occupied(&calls));
-        for call in &calls {
-            let residency = self.shadow.device(call);
-            self.count(call);
-            self.traffic(call, residency.source, residency.target, false);
+        let mut calls = std::mem::take(&mut self.entering);
+        calls.clear();
+        match entry {
+            Entry::Call(index) => calls.push(self.trace.threads[thread].calls[index]),
+            Entry::Gathered => calls.extend(self.flights.gathered(thread).copied()),
         }
+        let entered = self.engine.enter(&calls, &mut self.calendar, Event::Engine);
+        if entered.is_some() {
+            self.occupies(thread, self.engine.occupied(&calls));
+            for call in &calls {
+                self.count(call);
+                if let Some(shadow) = &mut self.shadow {
+                    let residency = shadow.device(call);
+                    self.outcome.traffic(call, residency.source, residency.target, false);
+                }
+            }
+        }
+        self.entering = calls;
+        let Some(job) = entered else { return self.full.push_back((thread, entry, since)) };
         let now = self.calendar.now();
         match entry {
-            Entry::Call(_) => self.waiting.push(Some((thread, since))),
+            Entry::Call(_) => self.wait_for(job, Some((thread, since))),
             Entry::Gathered => {
                 self.waits(thread, now - since);
                 self.outcome.limits.full = self.outcome.limits.full + (now - since);
-                self.waiting.push(None);
+                self.wait_for(job, None);
                 self.flights.submitted(thread, job);
                 self.goes_on(thread);
             }
         }
+    }
+
+    /// A submission has a thread that waits for it alone, or none.
+    fn wait_for(&mut self, job: usize, waiting: Option<(usize, Time)>) {
+        let number = self.waiting.push(waiting);
+        debug_assert_eq!(job, number, "submissions are numbered in their order");
     }
 
     /// The thread has submitted; it is without a core as long as it was in the call.

@@ -47,6 +47,7 @@ pub struct Call {
 impl Call {
     /// The size by which it is placed, bytes.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.read.max(self.written)
     }
@@ -437,7 +438,10 @@ impl Thread {
     }
 }
 
-/// Returns `of` times `some` over `all`; `all` is at least `some` and not 0.
+/// Returns `of` times `some` over `all`, which is not 0.
 pub(super) fn part(of: u64, some: u64, all: u64) -> u64 {
+    if let Some(product) = of.checked_mul(some) {
+        return product / all;
+    }
     (u128::from(of) * u128::from(some) / u128::from(all)) as u64
 }
