@@ -21,6 +21,7 @@ pub use gcm::gcm;
 #[cfg(test)]
 pub(crate) use gcm::{CASE_3, bytes};
 pub(crate) use gcm::{Multiplier, blocks, times};
+pub(crate) use lz4::unpack_to as unpack_lz4;
 pub(crate) use streams::Bits;
 pub use streams::{dynamic, fixed, stored};
 pub use wrapper::wrap;

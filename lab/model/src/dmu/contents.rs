@@ -15,15 +15,22 @@ const COST: usize = 6;
 #[must_use]
 pub fn page(number: u64, version: u64, ratio: u64) -> [u8; PAGE] {
     let mut page = [0; PAGE];
+    fill(&mut page, number, version, ratio);
+    page
+}
+
+/// The same, in a page that is there.
+pub fn fill(page: &mut [u8; PAGE], number: u64, version: u64, ratio: u64) {
     let mut random = Random::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let chance = match ratio {
         0..=100 => UNIT,
         ratio => ((UNIT as u64 * 100 / ratio) as usize).saturating_sub(COST).max(16),
     };
     for unit in page.as_chunks_mut::<UNIT>().0 {
-        for piece in unit[..chance].chunks_mut(8) {
-            let bytes = random.word().to_le_bytes();
-            piece.copy_from_slice(&bytes[..piece.len()]);
+        let (words, rest) = unit[..chance].as_chunks_mut::<8>();
+        words.iter_mut().for_each(|word| *word = random.word().to_le_bytes());
+        if !rest.is_empty() {
+            rest.copy_from_slice(&random.word().to_le_bytes()[..rest.len()]);
         }
         let mut filled = chance;
         while filled < UNIT {
@@ -33,7 +40,6 @@ pub fn page(number: u64, version: u64, ratio: u64) -> [u8; PAGE] {
         }
     }
     page[..8].copy_from_slice(&version.to_le_bytes());
-    page
 }
 
 /// The version of a page.
@@ -45,16 +51,19 @@ pub fn version(page: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dmu::pack::pack;
+    use crate::dmu::pack::Packer;
 
     #[test]
     fn pages_pack_as_often_as_was_asked() {
         for ratio in [125, 200, 310, 350, 400, 800] {
-            let packed = (0..20).map(|number| pack(&page(number, 3, ratio)).unwrap().len()).sum::<usize>();
+            let packed = (0..20)
+                .map(|number| Packer::default().pack(&page(number, 3, ratio)).unwrap().len())
+                .sum::<usize>();
             let got = (20 * PAGE * 100 / packed) as u64;
             assert!(got.abs_diff(ratio) * 33 < ratio, "{ratio}: {got}");
         }
-        assert!(pack(&page(1, 0, 100)).is_none() && pack(&page(1, 0, 110)).is_none());
+        let packs = |ratio| Packer::default().pack(&page(1, 0, ratio)).is_some();
+        assert!(!packs(100) && !packs(110));
         assert_ne!(page(1, 0, 200), page(2, 0, 200));
         assert_eq!(version(&page(1, 77, 200)), 77);
         assert_eq!(page(1, 77, 200)[8..], page(1, 78, 200)[8..]);

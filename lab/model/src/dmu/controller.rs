@@ -10,10 +10,11 @@
 //!   every page stays in block 0: TMCC
 //! - **Not here** who is next (`fan`); time (`experiment`); what the OS does about a fault (`kernel`)
 
+use super::PAGE;
 use super::fan::{self, Fan};
 use super::frames::{Frames, rounded};
 use super::layout::{BLOCKS, Field, Place, Reserved, State};
-use super::{PAGE, pack};
+use super::pack::{self, Packer};
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -61,6 +62,30 @@ pub struct Controller {
     faults: VecDeque<u16>,
     /// The part of the free lists' idle bytes that block 0 has been charged for.
     idle: i64,
+    packer: Packer,
+    /// A packed page that is being unpacked.
+    packed: Vec<u8>,
+    /// For each physical page what it was packed to last. A page that is only read packs as before: unpacking that and comparing is less
+    /// work than packing again.
+    known: Vec<Known>,
+}
+
+/// A packed page, and the first bytes of the plain one; empty: none is known.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    begin: [u8; 8],
+    packed: Vec<u8>,
+}
+
+impl Known {
+    /// Returns true if this page packs to these bytes.
+    fn is_of(&self, plain: &[u8; PAGE]) -> bool {
+        let mut page = [0; PAGE];
+        plain.starts_with(&self.begin)
+            && !self.packed.is_empty()
+            && pack::unpack(&self.packed, &mut page).is_ok()
+            && page == *plain
+    }
 }
 
 impl Controller {
@@ -81,6 +106,9 @@ impl Controller {
             sampled,
             faults: VecDeque::new(),
             idle: 0,
+            packer: Packer::default(),
+            packed: Vec::new(),
+            known: vec![Known::default(); pages as usize],
         }
     }
 
@@ -222,8 +250,8 @@ impl Controller {
                 let block = self.reserved.owner(page);
                 address = self.frames.take().ok_or(Exhausted)?;
                 if place.state == State::Packed {
-                    let packed = self.frames.load(place.address, place.bytes);
-                    pack::unpack(&packed, self.frames.page_mut(address))
+                    self.frames.load(place.address, place.bytes, &mut self.packed);
+                    pack::unpack(&self.packed, self.frames.page_mut(address))
                         .expect("what was packed can be unpacked");
                     self.frames.drop(place.address);
                     self.reserved.set_accesses(block, self.reserved.accesses(block) + 1);
@@ -245,8 +273,8 @@ impl Controller {
         match place.state {
             State::Zero => return None,
             State::Packed => {
-                let packed = self.frames.load(place.address, place.bytes);
-                pack::unpack(&packed, &mut bytes).expect("what was packed can be unpacked");
+                self.frames.load(place.address, place.bytes, &mut self.packed);
+                pack::unpack(&self.packed, &mut bytes).expect("what was packed can be unpacked");
                 self.frames.drop(place.address);
             }
             State::Plain | State::Stubborn => {
@@ -269,8 +297,16 @@ impl Controller {
         let page = self.fan.oldest(&self.reserved, block);
         fan::unlink(&mut self.reserved, page);
         let place = self.reserved.place(page);
-        let stored = pack::pack(self.frames.page(place.address))
-            .and_then(|packed| Some((packed.len(), self.frames.store(&packed)?)));
+        let plain = self.frames.page(place.address);
+        let known = &mut self.known[page as usize];
+        let mut packs = known.is_of(plain);
+        if !packs && let Some(packed) = self.packer.pack(plain) {
+            known.begin.copy_from_slice(&plain[..8]);
+            packed.clone_into(&mut known.packed);
+            packs = true;
+        }
+        let packed = Some(&known.packed).filter(|_| packs);
+        let stored = packed.and_then(|packed| Some((packed.len(), self.frames.store(packed)?)));
         match stored {
             Some((bytes, address)) => {
                 self.frames.give(place.address);

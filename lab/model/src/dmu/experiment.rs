@@ -65,8 +65,8 @@ struct Machine<'a> {
     waiting: Vec<usize>,
     flash: Time,
     unpacker: Time,
-    /// Expected contents of each job's pages.
-    wanted: [Vec<[u8; PAGE]>; 2],
+    /// Expected contents of each job's pages, one after the other.
+    wanted: [Vec<u8>; 2],
     outcome: Outcome,
 }
 
@@ -103,12 +103,14 @@ pub fn collocate(timing: &Timing, job: Job, file: u64, with: bool) -> Result<Out
         waiting: Vec::new(),
         flash: Time::ZERO,
         unpacker: Time::ZERO,
-        wanted: [
-            (0..own).map(|page| contents::page(page, 0, job.ratio)).collect(),
-            (0..other).map(|page| contents::page(!page, 0, file_ratio(timing, page))).collect(),
-        ],
+        wanted: [own, other].map(|pages| vec![0; pages as usize * PAGE]),
         outcome: Outcome::default(),
     };
+    let [mine, files] = machine.wanted.each_mut().map(|bytes| bytes.as_chunks_mut::<PAGE>().0);
+    mine.iter_mut().zip(0..).for_each(|(bytes, page)| contents::fill(bytes, page, 0, job.ratio));
+    files.iter_mut().zip(0..).for_each(|(bytes, page)| {
+        contents::fill(bytes, !page, 0, file_ratio(timing, page));
+    });
     machine.start(own as usize, other as usize)?;
     let mut random = Random::new(0xd0);
     let (mut at, mut pass, mut filled, mut visits) = (0, 0, 0, 0);
@@ -203,7 +205,8 @@ impl Machine<'_> {
             self.unpacker = done;
         }
         let stored = matches!(source, Some(Source::Swap(_) | Source::File));
-        let (bytes, wanted) = (self.controller.page_mut(visit), &mut self.wanted[job][page as usize]);
+        let (bytes, wanted) =
+            (self.controller.page_mut(visit), &mut self.wanted[job].as_chunks_mut::<PAGE>().0[page as usize]);
         match source {
             Some(Source::Swap(swapped)) => *bytes = *swapped,
             Some(Source::File | Source::Fresh) => *bytes = *wanted,

@@ -148,13 +148,14 @@ impl Frames {
         (number, (before * PAGE + address as usize % PAGE) / span.size)
     }
 
-    /// The packed page at an address, of so many bytes.
-    #[must_use]
-    pub fn load(&self, address: u64, bytes: usize) -> Vec<u8> {
+    /// Reads the packed page at an address, of so many bytes.
+    pub fn load(&self, address: u64, bytes: usize, packed: &mut Vec<u8>) {
         let (number, slot) = self.find(address);
         let span = &self.spans[number as usize];
         let (first, second) = halves(span, slot * span.size, bytes);
-        [&self.bytes[first], &self.bytes[second]].concat()
+        packed.clear();
+        packed.extend_from_slice(&self.bytes[first]);
+        packed.extend_from_slice(&self.bytes[second]);
     }
 
     /// A packed page is no longer needed.
@@ -216,7 +217,7 @@ mod tests {
     fn what_is_packed_stays_until_it_is_dropped_and_all_memory_comes_back() {
         let (mut frames, mut random) = (Frames::new(60), Random::new(9));
         let mut held: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut full = 0;
+        let (mut full, mut found) = (0, Vec::new());
         for step in 0..20_000 {
             if random.below(100) < 52 {
                 let packed: Vec<u8> = vec![step as u8; 1 + random.below(3561) as usize];
@@ -229,13 +230,15 @@ mod tests {
                 }
             } else if !held.is_empty() {
                 let (address, packed) = held.swap_remove(random.below(held.len() as u64) as usize);
-                assert_eq!(frames.load(address, packed.len()), packed, "step {step}");
+                frames.load(address, packed.len(), &mut found);
+                assert_eq!(found, packed, "step {step}");
                 frames.drop(address);
             }
         }
         assert!(full > 0);
         for (address, packed) in held {
-            assert_eq!(frames.load(address, packed.len()), packed);
+            frames.load(address, packed.len(), &mut found);
+            assert_eq!(found, packed);
             frames.drop(address);
         }
         assert_eq!((frames.free(), frames.idle()), (60, 0));

@@ -29,11 +29,11 @@ pub(crate) struct Aes {
     tables: &'static Tables,
 }
 
-/// The S-box, and the column that it makes of a byte of the first row: times 2, once, once, times 3.
+/// The S-box, and for each row the column that it makes of a byte of that row: of the first times 2, once, once, times 3.
 #[derive(Debug)]
 struct Tables {
     once: [u8; 256],
-    column: [u32; 256],
+    columns: [[u32; 256]; 4],
 }
 
 impl Aes {
@@ -42,8 +42,9 @@ impl Aes {
         static TABLES: OnceLock<Tables> = OnceLock::new();
         let tables = TABLES.get_or_init(|| {
             let once: [u8; 256] = std::array::from_fn(|byte| substitute(byte as u8));
-            let column = once.map(|byte| u32::from_be_bytes([times(byte, 2), byte, byte, times(byte, 3)]));
-            Tables { once, column }
+            let first = once.map(|byte| u32::from_be_bytes([times(byte, 2), byte, byte, times(byte, 3)]));
+            let columns = [0, 8, 16, 24].map(|bits| first.map(|column| column.rotate_right(bits)));
+            Tables { once, columns }
         });
         let words = key.len() / 4;
         let mut schedule: Vec<[u8; 4]> =
@@ -68,25 +69,32 @@ impl Aes {
     }
 
     pub fn block(&self, block: [u8; 16]) -> [u8; 16] {
-        let Tables { once, column } = self.tables;
-        let last = self.rounds.len() - 1;
-        let mut state: [u32; 4] = std::array::from_fn(|at| {
-            u32::from_be_bytes(std::array::from_fn(|row| block[4 * at + row])) ^ self.rounds[0][at]
-        });
-        for (number, key) in self.rounds.iter().enumerate().skip(1) {
+        let Tables { once, columns: [first, second, third, fourth] } = self.tables;
+        let [Some((begin, rounds)), Some((end, _))] = [self.rounds.split_first(), self.rounds.split_last()]
+            .map(|parts| parts.map(|(key, rest)| (*key, rest)))
+        else {
+            return block;
+        };
+        let words = block.as_chunks::<4>().0;
+        let mut state: [u32; 4] = std::array::from_fn(|at| u32::from_be_bytes(words[at]) ^ begin[at]);
+        // Row r of a column comes from r columns further on.
+        let of = |state: &[u32; 4], at: usize| {
+            let row = |row: usize| (state[(at + row) % 4] >> (24 - 8 * row)) as u8;
+            [row(0), row(1), row(2), row(3)].map(usize::from)
+        };
+        for key in &rounds[..rounds.len() - 1] {
             state = std::array::from_fn(|at| {
-                // Row r of a column comes from r columns further on.
-                let byte = |row: usize| (state[(at + row) % 4] >> (24 - 8 * row) & 0xff) as usize;
-                let mixed = if number == last {
-                    u32::from_be_bytes(std::array::from_fn(|row| once[byte(row)]))
-                } else {
-                    (0..4).fold(0, |mixed, row| mixed ^ column[byte(row)].rotate_right(8 * row as u32))
-                };
-                mixed ^ key[at]
+                let [a, b, c, d] = of(&state, at);
+                first[a] ^ second[b] ^ third[c] ^ fourth[d] ^ key[at]
             });
         }
-        let bytes = state.map(u32::to_be_bytes);
-        std::array::from_fn(|at| bytes[at / 4][at % 4])
+        let last: [u32; 4] =
+            std::array::from_fn(|at| u32::from_be_bytes(of(&state, at).map(|byte| once[byte])) ^ end[at]);
+        let mut found = [0; 16];
+        for (place, word) in found.as_chunks_mut::<4>().0.iter_mut().zip(last) {
+            *place = word.to_be_bytes();
+        }
+        found
     }
 }
 

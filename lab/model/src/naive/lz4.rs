@@ -47,34 +47,51 @@ impl Source<'_> {
 
 /// One block, which is all of `bytes`.
 pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, UnpackError> {
+    // The message is not known to be as large as it may be.
+    let mut message = vec![0; most.min(1 << 16)];
+    loop {
+        match unpack_to(bytes, &mut message) {
+            Err(UnpackError::TargetTooSmall) if message.len() < most => {
+                message.resize(most.min(8 * message.len()), 0);
+            }
+            done => {
+                message.truncate(done?);
+                return Ok(Inflated { bytes: message, read: bytes.len() });
+            }
+        }
+    }
+}
+
+/// One block, which is all of `bytes`, to `target`: how many bytes of it.
+pub(crate) fn unpack_to(bytes: &[u8], target: &mut [u8]) -> Result<usize, UnpackError> {
     let mut source = Source { bytes, at: 0 };
-    let mut message: Vec<u8> = Vec::with_capacity(most.min(1 << 16));
+    let mut filled = 0;
     loop {
         let token = source.next()?;
         let literals = source.length(token >> 4)?;
         let run = bytes.get(source.at..source.at + literals).ok_or(CORRUPT)?;
-        if message.len() + literals > most {
-            return Err(UnpackError::TargetTooSmall);
-        }
-        message.extend_from_slice(run);
+        let room = target.get_mut(filled..filled + literals).ok_or(UnpackError::TargetTooSmall)?;
+        room.copy_from_slice(run);
+        filled += literals;
         source.at += literals;
         if source.at == bytes.len() {
-            return Ok(Inflated { bytes: message, read: bytes.len() });
+            return Ok(filled);
         }
         let offset = source.next()? | source.next()? << 8;
         if offset == 0 {
             return Err(CORRUPT);
         }
         let length = source.length(token & 15)? + 4;
-        if message.len() + length > most {
+        if target.len() - filled < length {
             return Err(UnpackError::TargetTooSmall);
         }
-        let begin = message.len().checked_sub(offset).ok_or(CORRUPT)?;
+        let begin = filled.checked_sub(offset).ok_or(CORRUPT)?;
         // A match that runs into what it makes repeats it.
-        let end = message.len() + length;
-        while message.len() < end {
-            let run = (end - message.len()).min(message.len() - begin);
-            message.extend_from_within(begin..begin + run);
+        let end = filled + length;
+        while filled < end {
+            let run = (end - filled).min(filled - begin);
+            target.copy_within(begin..begin + run, filled);
+            filled += run;
         }
     }
 }

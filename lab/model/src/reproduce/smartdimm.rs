@@ -204,7 +204,7 @@ fn packed(text: &[u8], channels: usize) -> (usize, u64) {
             let mut whole = part.clone();
             whole.resize(PAGE as usize, 0);
             for (index, line) in (0..).zip(whole.as_chunks().0) {
-                dsa.line(index, line);
+                dsa.line(index, line, &mut Vec::new());
             }
             let result = dsa.result();
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| result[at + byte]));

@@ -12,14 +12,26 @@ use super::ddr::{Command, Place, place};
 use super::device::{Answer, Device, Fault};
 use super::timing::Timing;
 use crate::event::Time;
-use std::collections::VecDeque;
+
+/// A write that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    address: u64,
+    place: Place,
+    /// Its place in `lines`.
+    slot: usize,
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Controller {
     /// The device on its channel.
     pub device: Device,
-    queue: VecDeque<(u64, Line)>,
+    /// In the order in which they came.
+    queue: Vec<Waiting>,
+    /// The lines to be written, and places among them that are free.
+    lines: Vec<Line>,
+    free: Vec<usize>,
     now: Time,
     /// Time for which the bus was used or held.
     busy: Time,
@@ -40,7 +52,9 @@ impl Controller {
     pub fn new(timing: &Timing, device: Device) -> Controller {
         Controller {
             device,
-            queue: VecDeque::new(),
+            queue: Vec::new(),
+            lines: Vec::new(),
+            free: Vec::new(),
             now: Time::ZERO,
             busy: Time::ZERO,
             writing: false,
@@ -82,9 +96,8 @@ impl Controller {
         self.device.slot(command, self.now)
     }
 
-    /// Opens the row of an address.
-    fn open(&mut self, address: u64) -> Result<(), Fault> {
-        let place = place(address);
+    /// Opens the row of a place.
+    fn open(&mut self, place: Place) -> Result<(), Fault> {
         if self.device.open(place.bank) == Some(place.row) {
             return Ok(());
         }
@@ -109,14 +122,15 @@ impl Controller {
     /// A fault of the device.
     pub fn read(&mut self, address: u64, from: Time) -> Result<(Line, Time), Fault> {
         self.now = self.now.max(from);
-        if self.queue.iter().any(|(waiting, _)| *waiting == address) {
+        if self.queue.iter().any(|waiting| waiting.address == address) {
             self.drain(0)?;
         }
         self.turn(false);
-        self.open(address)?;
+        let place = place(address);
+        self.open(place)?;
         loop {
             self.hold(self.burst);
-            let Place { bank, column, .. } = place(address);
+            let Place { bank, column, .. } = place;
             match self.send(Command::Read { bank, column })? {
                 Answer::Data(data) => return Ok((data, self.now)),
                 Answer::Alert | Answer::None => {
@@ -133,8 +147,15 @@ impl Controller {
     pub fn write(&mut self, address: u64, data: Line, from: Time) -> Result<(), Fault> {
         self.now = self.now.max(from);
         // A younger write of the same line replaces the older one.
-        self.queue.retain(|(waiting, _)| *waiting != address);
-        self.queue.push_back((address, data));
+        if let Some(older) = self.queue.iter().position(|waiting| waiting.address == address) {
+            self.free.push(self.queue.remove(older).slot);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.lines.push([0; 64]);
+            self.lines.len() - 1
+        });
+        self.lines[slot] = data;
+        self.queue.push(Waiting { address, place: place(address), slot });
         if self.queue.len() >= self.high { self.drain(self.low) } else { Ok(()) }
     }
 
@@ -144,16 +165,15 @@ impl Controller {
     /// A fault of the device.
     pub fn drain(&mut self, left: usize) -> Result<(), Fault> {
         while self.queue.len() > left {
-            let open = self.queue.iter().position(|(address, _)| {
-                let place = place(*address);
-                self.device.open(place.bank) == Some(place.row)
-            });
-            let Some((address, data)) = self.queue.remove(open.unwrap_or(0)) else { break };
+            let open = |waiting: &Waiting| self.device.open(waiting.place.bank) == Some(waiting.place.row);
+            let first = self.queue.iter().position(open).unwrap_or(0);
+            let Waiting { place, slot, .. } = self.queue.remove(first);
             self.turn(true);
-            self.open(address)?;
+            self.open(place)?;
             self.hold(self.burst);
-            let Place { bank, column, .. } = place(address);
-            self.send(Command::Write { bank, column, data })?;
+            self.free.push(slot);
+            let Place { bank, column, .. } = place;
+            self.send(Command::Write { bank, column, data: self.lines[slot] })?;
         }
         Ok(())
     }

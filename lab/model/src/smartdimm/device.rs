@@ -17,6 +17,7 @@
 use super::cuckoo::Table;
 use super::ddr::{Access, Closed, Command, Decoder};
 use super::dsa::Dsa;
+use super::index::Index;
 use super::scratchpad::{Found, Scratchpad};
 use super::{LINE, Line, PAGE};
 use crate::event::Time;
@@ -156,10 +157,12 @@ pub struct Device {
     /// Lines of a page that come here where channels are interleaved.
     mine: u64,
     /// By destination page.
-    registered: BTreeMap<u64, Registered>,
+    registered: Index<Registered>,
     /// Messages of destination pages that were recycled, where the message stays.
-    ended: BTreeMap<u64, u32>,
-    dram: BTreeMap<u64, Box<[Line; 64]>>,
+    ended: Index<u32>,
+    dram: Index<Box<[Line; 64]>>,
+    /// Lines for the scratchpad that a line which is read makes.
+    ready: Vec<(u64, Line)>,
     /// From a read to its computed line.
     takes: Time,
     /// Destination pages that were recycled and nobody has asked about.
@@ -181,9 +184,10 @@ impl Device {
             staged: [[0; 64]; 2],
             last: None,
             mine,
-            registered: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            dram: BTreeMap::new(),
+            registered: Index::default(),
+            ended: Index::default(),
+            dram: Index::default(),
+            ready: Vec::new(),
             takes,
             done: Vec::new(),
             counts: Counts::default(),
@@ -267,7 +271,8 @@ impl Device {
             None => Answer::Data(data),
             Some(Mapping::Source { context, part }) => {
                 if let Some(message) = &mut self.messages[context as usize] {
-                    for (place, turned) in message.dsa.line(part * LINES + line as u64, &data) {
+                    message.dsa.line(part * LINES + line as u64, &data, &mut self.ready);
+                    for (place, turned) in self.ready.drain(..) {
                         if let Some(pad) = message.pads.get(&(place / LINES)) {
                             self.pad.put(*pad, (place % LINES) as usize, turned, now + self.takes);
                         }

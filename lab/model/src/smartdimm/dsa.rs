@@ -77,13 +77,21 @@ impl Dsa {
         }
     }
 
-    /// A line of the message was read, counted from its first page on: what can now be put into the scratchpad, with its place in the
-    /// message. What was put once stays: a line may come again.
-    pub fn line(&mut self, index: u64, data: &Line) -> Vec<(u64, Line)> {
+    /// A line of the message was read, counted from its first page on: adds to `ready` what can now be put into the scratchpad, with its place
+    /// in the message. What was put once stays: a line may come again.
+    pub fn line(&mut self, index: u64, data: &Line, ready: &mut Vec<(u64, Line)>) {
         match self {
-            Dsa::Tls(record) => record.line(index, data),
-            Dsa::Deflate(page) => page.line(index, data),
+            Dsa::Tls(record) => record.line(index, data, ready),
+            Dsa::Deflate(page) => page.line(index, data, ready),
         }
+    }
+
+    /// The same, for tests.
+    #[cfg(test)]
+    fn ready(&mut self, index: u64, data: &Line) -> Vec<(u64, Line)> {
+        let mut ready = Vec::new();
+        self.line(index, data, &mut ready);
+        ready
     }
 
     /// Every line of its pages comes to this device.

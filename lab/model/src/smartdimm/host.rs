@@ -12,23 +12,19 @@
 //!   the CPU; a page for Deflate lies in one channel
 //! - **Not here** what reads the destination
 
-use super::cache::Cache;
+use super::cache::{APART, Cache, OTHERS};
 use super::command::register;
 use super::controller::Controller;
 use super::device::{CONFIG, Counts, Device, NO_PAGE, result};
 use super::dsa::{Context, tls};
+use super::index::Index;
 use super::message::Message;
 pub use super::message::Ulp;
 use super::timing::Timing;
 use super::{LINE, Line, PAGE};
 use crate::event::{Calendar, Random, Time};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Between the buffers of two cores (§VII-A: 32 MB between calls).
-const APART: u64 = 1 << 33;
-/// Where others' lines are.
-const OTHERS: u64 = 1 << 40;
 const LINES: u64 = PAGE / LINE;
 
 /// Parameters of a run.
@@ -129,11 +125,13 @@ struct Host<'a> {
     free: i64,
     random: Random,
     /// By destination page.
-    pending: BTreeMap<u64, Pending>,
+    pending: Index<Pending>,
     outcome: Outcome,
     slack: Option<Time>,
     /// Time at which the source of each line of a pending destination was read.
-    read_at: BTreeMap<u64, Time>,
+    read_at: Index<Time>,
+    /// Addresses of dirty lines that leave for those of others.
+    left: Vec<u64>,
 }
 
 /// Runs calls.
@@ -154,10 +152,11 @@ pub fn run(timing: &Timing, run: Run) -> Result<Outcome, String> {
         channels: (0..run.channels).map(|channel| Controller::new(timing, device(channel))).collect(),
         free: -1,
         random: Random::new(run.seed),
-        pending: BTreeMap::new(),
+        pending: Index::default(),
         outcome: Outcome::default(),
         slack: None,
-        read_at: BTreeMap::new(),
+        read_at: Index::default(),
+        left: Vec::new(),
     };
     let mut calendar: Calendar<(u64, Option<Call>)> = Calendar::new();
     (0..timing.cores).for_each(|core| calendar.at(Time::from_ns(core), (core, None)));
@@ -339,7 +338,7 @@ impl Host<'_> {
 
     fn access(&mut self, address: u64, write: bool, now: Time) -> Result<bool, String> {
         self.outcome.accesses += 1;
-        let access = self.cache.access(address, self.run.ways, write);
+        let access = self.cache.access(address, write);
         if let Some(written) = access.written {
             self.leave(written, now)?;
         }
@@ -359,15 +358,26 @@ impl Host<'_> {
             done = there;
         }
         self.access(destination, true, done)?;
-        for _ in 0..self.timing.contention {
-            let other = OTHERS + self.random.below(1 << 30) * LINE;
-            self.access(other, false, done)?;
-        }
+        self.others(done)?;
         call.line += 1;
         if call.line.is_multiple_of(LINES) {
             self.ask(destination / PAGE, call, done)?;
         }
         Ok(done + self.timing.line)
+    }
+
+    /// Others read their lines. What leaves the cache for them changes nothing in it, so it can leave afterwards.
+    fn others(&mut self, now: Time) -> Result<(), String> {
+        let mut left = std::mem::take(&mut self.left);
+        let random = &mut self.random;
+        let lines = (0..self.timing.contention).map(|_| random.below(1 << 30) as u32);
+        self.cache.read(lines, &mut left);
+        self.outcome.accesses += self.timing.contention;
+        for address in left.drain(..) {
+            self.leave(address, now)?;
+        }
+        self.left = left;
+        Ok(())
     }
 
     /// A page has been read: how long it became, or what the tag is where devices have parts of it.

@@ -21,6 +21,7 @@ pub mod ddr;
 pub mod device;
 pub mod dsa;
 pub mod host;
+mod index;
 mod message;
 pub mod scratchpad;
 pub mod timing;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Durations and sizes of SmartDIMM and of the host in front of it: from the parameters' file to the machine.
 
+use super::PAGE;
+use super::cache::{CORES, OWN};
 use crate::event::Time;
 use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
 
@@ -20,7 +22,7 @@ pub const SCHEMA: Schema = Schema {
         field("retry", Quantity::Time, 1, MS),
         field("queue_high", Quantity::Count, 2, 4096),
         field("queue_low", Quantity::Count, 0, 4095),
-        field("cores", Quantity::Count, 1, 64),
+        field("cores", Quantity::Count, 1, CORES),
         field("line", Quantity::Time, 1, MS),
         field("message", Quantity::Count, 1, 64),
         field("buffers", Quantity::Count, 1, 1 << 12),
@@ -76,6 +78,9 @@ impl Timing {
                 "scratchpad",
                 "calls of all cores do not fit at once: give more, or shorten message",
             );
+        }
+        if 2 * value("buffers") * value("message") * PAGE > OWN {
+            return wrong("buffers", "a core's buffers have at most 1 GiB: give fewer, or shorten message");
         }
         Ok(Timing {
             scratchpad: value("scratchpad") as u32,

@@ -59,22 +59,22 @@ impl Page {
         std::array::from_fn(|byte| words[byte / 8].to_le_bytes()[byte % 8])
     }
 
-    pub(super) fn line(&mut self, index: u64, data: &Line) -> Vec<(u64, Line)> {
+    pub(super) fn line(&mut self, index: u64, data: &Line, ready: &mut Vec<(u64, Line)>) {
         let at = (index * LINE) as usize;
         if self.disorder {
-            return vec![(index, *data)];
+            return ready.push((index, *data));
         }
         if at < self.bytes.len() || self.size.is_some() {
-            return Vec::new();
+            return;
         }
         if at > self.bytes.len() {
             (self.disorder, self.size) = (true, Some(RAW));
-            return self.lines().chain([(index, *data)]).collect();
+            return ready.extend(self.lines().chain([(index, *data)]));
         }
         self.bytes.extend_from_slice(data);
         self.clock(at);
         if self.bytes.len() < PAGE as usize {
-            return Vec::new();
+            return;
         }
         self.packed.literal(256);
         let fits = self.packed.bytes.len() < self.length;
@@ -84,7 +84,7 @@ impl Page {
             self.bytes.extend_from_slice(&self.packed.bytes);
             self.bytes.resize(PAGE as usize, 0);
         }
-        self.lines().collect()
+        ready.extend(self.lines());
     }
 
     /// Lines that have come, or what the page was packed to.
@@ -177,7 +177,7 @@ mod tests {
         let mut out = Vec::new();
         for (index, line) in source.as_chunks::<64>().0.iter().enumerate() {
             assert!(out.is_empty(), "nothing before the last line");
-            for (place, line) in dsa.line(index as u64, line) {
+            for (place, line) in dsa.ready(index as u64, line) {
                 assert_eq!(place as usize * 64, out.len());
                 out.extend(line);
             }
@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn lines_out_of_order_leave_the_page_as_it_is() {
         let mut dsa = Dsa::new(&Context::Deflate(4096).lines(1)).unwrap();
-        assert_eq!(dsa.line(0, &[1; 64]), []);
-        assert_eq!(dsa.line(2, &[3; 64]), [(0, [1; 64]), (2, [3; 64])]);
-        assert_eq!(dsa.line(1, &[2; 64]), [(1, [2; 64])]);
+        assert_eq!(dsa.ready(0, &[1; 64]), []);
+        assert_eq!(dsa.ready(2, &[3; 64]), [(0, [1; 64]), (2, [3; 64])]);
+        assert_eq!(dsa.ready(1, &[2; 64]), [(1, [2; 64])]);
         assert_eq!(dsa.result()[..8], RAW.to_le_bytes());
         assert!(Dsa::new(&Context::Deflate(0).lines(1)).is_none());
         assert!(Dsa::new(&Context::Deflate(4097).lines(1)).is_none());

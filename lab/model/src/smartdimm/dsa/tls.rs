@@ -69,12 +69,12 @@ impl Record {
         // The last line's last block is multiplied by H^2, since the lengths' block follows; each line before it by as many more as
         // the line behind it has blocks.
         let (mut next, four) = (power(h, 2), power(h, BLOCKS));
-        let mut stride = power(h, length.div_ceil(16) - BLOCKS * (texts as u64 - 1));
+        let stride = power(h, length.div_ceil(16) - BLOCKS * (texts as u64 - 1));
         let mut powers = vec![0; texts];
-        for slot in powers.iter_mut().rev() {
+        let four = Multiplier::new(four);
+        for (place, slot) in powers.iter_mut().rev().enumerate() {
             *slot = next;
-            next = times(next, stride);
-            stride = four;
+            next = if place == 0 { times(next, stride) } else { four.times(next) };
         }
         let aad = &lines[0][32..32 + aad as usize];
         let tag = if whole { constant(h, encrypted, aad, length) } else { 0 };
@@ -104,13 +104,12 @@ impl Record {
         self.tag
     }
 
-    pub(super) fn line(&mut self, index: u64, data: &Line) -> Vec<(u64, Line)> {
+    pub(super) fn line(&mut self, index: u64, data: &Line, ready: &mut Vec<(u64, Line)>) {
         let at = index as usize;
-        if self.seen.get(at).is_some_and(|seen| *seen) {
-            return Vec::new();
+        let Some(seen) = self.seen.get_mut(at) else { return ready.push((index, *data)) };
+        if std::mem::replace(seen, true) {
+            return;
         }
-        let Some(seen) = self.seen.get_mut(at) else { return vec![(index, *data)] };
-        *seen = true;
         let mut out = *data;
         if at < self.powers.len() {
             let used = (self.length - index * LINE).min(LINE) as usize;
@@ -125,7 +124,6 @@ impl Record {
             self.tag ^= times(hash, self.powers[at]);
             self.left -= 1;
         }
-        let mut ready = Vec::new();
         if self.whole && (index + 1) * LINE > self.length {
             self.held.push((index, out));
         } else {
@@ -144,7 +142,6 @@ impl Record {
                 ready.push((line, held));
             }
         }
-        ready
     }
 }
 
@@ -206,10 +203,10 @@ mod tests {
             for index in shuffled(lines, &mut random) {
                 let at = (index * LINE) as usize;
                 let line = source[at..at + 64].try_into().unwrap();
-                for (place, line) in dsa.line(index, &line) {
+                for (place, line) in dsa.ready(index, &line) {
                     target[(place * LINE) as usize..][..64].copy_from_slice(&line);
                 }
-                assert_eq!(dsa.line(index, &line), [], "a line that comes again");
+                assert_eq!(dsa.ready(index, &line), [], "a line that comes again");
             }
             let (mut wanted, tag) = gcm(true, &keys.key, &keys.nonce, &keys.aad, &text);
             wanted.extend(tag);
@@ -224,8 +221,8 @@ mod tests {
         let keys = Keys { key, nonce: nonce.try_into().unwrap(), aad: Vec::new(), length: 64 };
         let mut dsa = Dsa::new(&Context::Tls(keys).lines(1)).unwrap();
         // The tag's line comes first, and waits.
-        assert_eq!(dsa.line(1, &[0; 64]), []);
-        let lines = dsa.line(0, &text.try_into().unwrap());
+        assert_eq!(dsa.ready(1, &[0; 64]), []);
+        let lines = dsa.ready(0, &text.try_into().unwrap());
         assert_eq!(lines.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1]);
         assert_eq!((&lines[0].1[..], &lines[1].1[..16]), (&cipher[..], &tag[..]));
     }
@@ -240,7 +237,7 @@ mod tests {
             for (index, chunk) in text.chunks(64).enumerate() {
                 let mut line = [0; 64];
                 line[..chunk.len()].copy_from_slice(chunk);
-                parts[index % devices as usize].line(index as u64, &line);
+                parts[index % devices as usize].ready(index as u64, &line);
             }
             let tag = whole(&keys, parts.iter().map(|part| u128::from_be_bytes(part.result())));
             assert_eq!(tag.to_be_bytes(), gcm(true, &keys.key, &keys.nonce, &keys.aad, &text).1, "{length}");
