@@ -114,6 +114,7 @@ fn counted(definition: &Definition, quick: bool) -> Result<Row, Stop> {
 mod tests {
     const SCRIPTS: &[&str] = &[
         include_str!("../engines/ipc/transports.py"),
+        include_str!("../engines/ipc/rows_torch.py"),
         include_str!("../engines/ipc/rivals.py"),
         include_str!("../engines/ipc/rivals_memory.py"),
         include_str!("../engines/ipc/rivals_sockets.py"),
