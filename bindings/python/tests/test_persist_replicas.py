@@ -31,7 +31,7 @@ def test_a_pool_is_copied_while_it_is_used_and_restored(tmp_path):
         pool.wait_replica()
         found = pool.replica
         assert found.url == os.fspath(place) and found.trouble is None and not found.ended
-        assert found.sequence == found.committed > 0 and found.segments >= 1 and found.sent_bytes > 8000
+        assert found.sequence == found.committed > 0 and found.sent_bytes > 8000
         assert 0 <= found.lag < 60
         first = found.complete_until
         assert first.tzinfo is datetime.UTC and abs((datetime.datetime.now(datetime.UTC) - first).total_seconds()) < 60
