@@ -107,8 +107,6 @@ pub(super) struct Evicted {
     pub bytes: usize,
     /// Number of pages that lie in the seat's slot; they are still charged.
     pub moved: usize,
-    /// True if eviction ended early because a signal waits for this thread.
-    pub interrupted: bool,
 }
 
 impl Pager {
@@ -135,11 +133,6 @@ impl Pager {
                 evicted.bytes += away.bytes;
                 // All remaining pages are pinned or do not compress: the hand has passed each of them once more.
                 if away.steps + armed.steps == 0 && self.round.load(Ordering::Relaxed) >= last + ROUNDS {
-                    break;
-                }
-                // Pages that do not compress may be many. Those that were tried are marked.
-                if away.steps == 0 && kernel::signal_waits() {
-                    evicted.interrupted = true;
                     break;
                 }
             } else if armed.steps == 0 {
@@ -427,7 +420,7 @@ impl Pager {
         if state.batches.is_multiple_of(64) {
             self.compact(64);
         }
-        Evicted { steps: gone, bytes, moved, interrupted: false }
+        Evicted { steps: gone, bytes, moved }
     }
 
     /// Returns the number of the batch's pages that leave in place and are shared with other processes.
