@@ -112,9 +112,8 @@ impl Pager {
                 return Way::Pinned;
             }
             if old.tag() == Tag::Clean {
-                let clean = std::mem::replace(old, Entry::new(Tag::Dirty, 0).with_heat(old.heat()));
-                self.table.park(page, *old);
-                self.free_copy(clean);
+                self.free_copy(*old);
+                *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
             }
             *old = old.unshared();
         }

@@ -68,6 +68,7 @@ const FILED: u64 = 1 << 62;
 
 impl Entry {
     pub const EMPTY: Entry = Entry(0);
+    pub const BUSY: Entry = Entry(Tag::Busy as u64);
 
     pub const fn new(tag: Tag, handle: u64) -> Entry {
         Entry(tag as u64 | handle << HANDLE_SHIFT)
