@@ -148,7 +148,8 @@ fn a_pool_that_ends_at_exit_does_not_hold_an_answer_up() {
         let cpu = (of("with", "cpu_s") + of("with", "waiting_s")) / of("without", "cpu_s");
         let time = of("with", "wall_s") / of("without", "wall_s");
         assert!((0.98..1.02).contains(&unchanged(&answer)), "{}: {answer}", unchanged(&answer));
-        assert!(cpu < 0.9 && time < cpu + 0.1, "time {time}, CPU time {cpu}: {answer}");
+        // A machine that is busy adds to the time what it took from the program.
+        assert!(cpu < 0.9 && time < cpu + 0.25, "time {time}, CPU time {cpu}: {answer}");
         // Beside other programs the calls lose the time that they had no core, which is no CPU time.
         if answer["trace"]["share_displaced"].as_f64().expect("a number") < 0.05 {
             assert!(time > cpu - 0.1, "time {time}, CPU time {cpu}: {answer}");
