@@ -245,7 +245,8 @@ fn a_bounded_map_keeps_what_is_used_and_its_bound() {
     assert!(kept >= 75, "{kept} of 100 entries that were used stayed");
     let cold: Vec<Key<'_>> = (100..500_u64).map(Key::Number).collect();
     let kept = map.get_many(&mut client, &cold).expect("read").iter().flatten().count();
-    assert!(kept <= 110, "{kept} of 400 entries that were not used stayed");
+    // Of 300 victims chosen blindly, some 70 would be new, 50 used, and 220 unused entries would stay.
+    assert!(kept <= 130, "{kept} of 400 entries that were not used stayed");
 }
 
 #[test]

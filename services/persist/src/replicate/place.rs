@@ -30,6 +30,8 @@ use crate::layout::COUNTED_MAX;
 
 /// Objects that are fetched or removed at once.
 const AT_ONCE: usize = 16;
+/// Bytes that whole objects fetched at once may have together.
+const BYTES_AT_ONCE: u64 = 32 << 20;
 /// Names that a listing may have: 800 MB of memory.
 const NAMES_MAX: usize = 50_000_000;
 /// How often somebody is asked if a call is to go on.
@@ -354,9 +356,10 @@ impl Place {
         most: u64,
         mut each: impl FnMut(usize, Option<Vec<u8>>) -> Result<()>,
     ) -> Result<()> {
+        let at_once = (BYTES_AT_ONCE / most.max(1)).clamp(1, AT_ONCE as u64) as usize;
         self.run(async {
             let calls = names.iter().map(|name| self.fetch(name, None, most));
-            let mut found = std::pin::pin!(stream::iter(calls).buffered(AT_ONCE / 2).enumerate());
+            let mut found = std::pin::pin!(stream::iter(calls).buffered(at_once).enumerate());
             while let Some((at, object)) = found.next().await {
                 each(at, object?)?;
             }

@@ -85,8 +85,10 @@ fn sample(heap: &mut impl Heap, map: Handle, entries: u64) -> Result<Vec<Stamped
     let heads = 1_u64 << map.log2;
     let wanted = SAMPLE.saturating_mul(heads).div_ceil(entries.max(1));
     let span = wanted.clamp(1, HEADS_MAX.min(heads));
-    let first = random() % (heads - span + 1);
-    let mut nodes = Chain(map.heads + 8 * first).scan(heap, map.heads + 8 * (first + span - 1))?;
+    // A sample at an end of the map is shorter: so each chain is in as many samples as every other.
+    let end = random() % (heads + span - 1);
+    let (first, last) = (end.saturating_sub(span - 1), end.min(heads - 1));
+    let mut nodes = Chain(map.heads + 8 * first).scan(heap, map.heads + 8 * last)?;
     if nodes.len() > SAMPLE_MAX {
         // A long chain: its nodes are in the order of insertion, so a part of it is no worse than the whole.
         let from = random() as usize % (nodes.len() - SAMPLE_MAX + 1);
