@@ -334,6 +334,36 @@ fn a_sweep_over_a_map_that_grows_leaves_its_count_right() {
     assert!((396..=400).contains(&live), "{live}");
 }
 
+/// A map at its bound has the same size before and after each put, but no sweep of several steps sees one moment of it.
+#[test]
+fn sweeps_over_a_map_whose_entries_are_replaced_leave_its_count_right() {
+    const MOST: u64 = 2000;
+    let node = Running::start(options(), false);
+    let mut client = node.client();
+    let map = ExpiringMap::create(&mut client, 11, Terms { entries_max: MOST, ..FOREVER }).expect("room");
+    let put = |client: &mut Client, keys: std::ops::Range<u64>| {
+        keys.for_each(|key| assert!(map.insert(client, key, b"value", Ttl::OfMap).expect("room")));
+    };
+    put(&mut client, 0..MOST);
+    let (mut sweep, mut next, mut ended, mut steps) = (Sweep::default(), MOST, 0, 0);
+    while ended < 5 {
+        ended += u32::from(map.sweep(&mut client, &mut sweep).expect("swept").ended);
+        steps += 1;
+        put(&mut client, next..next + 300);
+        next += 300;
+        let live = map.live_entries(&mut client).expect("read");
+        assert_eq!(live, MOST, "after {ended} sweeps");
+    }
+    assert!(steps > 20, "{steps}");
+    // It rests. A client that ended between its change and its count had put an entry: the second sweep knows.
+    client.fetch_add(map.handle().terms + 48, 1_u64.wrapping_neg()).expect("added");
+    for _ in 0..3 {
+        while !map.sweep(&mut client, &mut sweep).expect("swept").ended {}
+    }
+    put(&mut client, next..next + 1);
+    assert_eq!(map.live_entries(&mut client).expect("read"), MOST);
+}
+
 #[test]
 fn times_terms_and_the_sweep_survive_a_restart_and_a_short_log() {
     let folder = tempfile::tempdir().expect("a folder");

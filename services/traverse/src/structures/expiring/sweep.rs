@@ -9,7 +9,7 @@
 
 use super::super::chain::Chain;
 use super::super::heap::Heap;
-use super::room::{make_room, remove, stamps};
+use super::room::{StampedNode, make_room, remove, stamps};
 use super::terms::{self, Size, Terms};
 use super::{ExpiringMap, Handle};
 use crate::client::Result;
@@ -21,6 +21,9 @@ const HEADS_MAX: u64 = 4096;
 /// A size that differs from the counted one by more than this part of the bound is corrected even while clients change the map, if the
 /// counted one has stayed within that part.
 const DRIFT: u64 = 16;
+/// While clients replace a map's entries, each chain is seen at another moment: what is found differs from the size by chance, by as much
+/// as the square root of the sum of the entries' squares. It is believed if it differs by more than this many times that.
+const DEVIATIONS: f64 = 6.0;
 
 /// Place and counts of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +35,21 @@ pub struct Sweep {
     found: Size,
     /// Size in the terms when the sweep began.
     began: Option<Size>,
+    /// Sum of the squares of what the entries take.
+    squares: f64,
+    /// Of all entries that were found.
+    fingerprint: u64,
+    /// The fingerprint of the sweep before.
+    before: Option<u64>,
+}
+
+/// A word that differs for other nodes and other keys; of many nodes they are added.
+fn fingerprint(node: &StampedNode) -> u64 {
+    let mixed = |word: u64| {
+        let word = (word ^ (word >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word ^ (word >> 29)
+    };
+    mixed(mixed(node.node.address) ^ node.node.key_word)
 }
 
 /// Result of a step.
@@ -64,7 +82,8 @@ impl ExpiringMap {
         let is_bounded = self.terms().is_bounded();
         if sweep.next == 0 {
             let size = if is_bounded { terms::read(heap, at)?.map(|(_, _, size)| size) } else { None };
-            *sweep = Sweep { span: sweep.span.max(1), began: size, ..Sweep::default() };
+            let (span, before) = (sweep.span.max(1), sweep.before);
+            *sweep = Sweep { span, began: size, before, ..Sweep::default() };
         }
         let heads = 1_u64 << map.log2;
         let last = sweep.next.saturating_add(sweep.span).min(heads) - 1;
@@ -80,7 +99,11 @@ impl ExpiringMap {
                 began.add(-removed.entries, -removed.bytes);
             }
         }
-        live.iter().for_each(|one| sweep.found.add(1, one.taken()));
+        for one in &live {
+            sweep.found.add(1, one.taken());
+            sweep.squares += (one.taken() as f64).powi(2);
+            sweep.fingerprint = sweep.fingerprint.wrapping_add(fingerprint(one));
+        }
         let most = HEADS_MAX.min(heads);
         sweep.span =
             (sweep.span * STEP_NODES / (seen.len() as u64).max(1)).clamp(1, (sweep.span * 2).min(most));
@@ -89,27 +112,30 @@ impl ExpiringMap {
         if ended {
             sweep.next = 0;
             if let Some(began) = sweep.began {
-                self.correct(heap, began, sweep.found)?;
+                self.correct(heap, began, sweep)?;
             }
+            sweep.before = Some(sweep.fingerprint);
         }
         Ok(Swept { seen: seen.len() as u64, expired: expired.len() as u64, ended })
     }
 
     /// Corrects the size in the terms, and evicts if the map is too large. `began` is the size in the terms when the sweep began,
     /// less what the sweep has removed.
-    fn correct(&self, heap: &mut impl Heap, began: Size, found: Size) -> Result<()> {
-        let at = self.handle().terms;
+    fn correct(&self, heap: &mut impl Heap, began: Size, sweep: &Sweep) -> Result<()> {
+        let (at, found) = (self.handle().terms, sweep.found);
         let Some((_, _, mut now)) = terms::read(heap, at)? else { return Ok(()) };
         let Terms { entries_max, bytes_max, .. } = *self.terms();
         // A map that grew or shrank by as much meanwhile is none of which the sweep knows the size.
-        let far = |found: i64, began: i64, now: i64, most: u64| {
-            let drift = most / DRIFT;
-            most != 0 && found.abs_diff(now) > drift && began.abs_diff(now) <= drift
+        let far = |found: i64, began: i64, now: i64, most: u64, squares: f64| {
+            let (drift, chance) = (most / DRIFT, DEVIATIONS * squares.sqrt());
+            let differs = found.abs_diff(now);
+            most != 0 && differs > drift && differs as f64 > chance && began.abs_diff(now) <= drift
         };
-        // While clients change the map, what was found is of no one moment.
-        let is_quiet = began == now && found != now;
-        let is_far = far(found.entries, began.entries, now.entries, entries_max)
-            || far(found.bytes, began.bytes, now.bytes, bytes_max);
+        // What was found is the size if the sweep before has found the same entries. That the counted size is what it was says less: a map at
+        // its bound has the same size after each put.
+        let is_quiet = sweep.before == Some(sweep.fingerprint) && began == now && found != now;
+        let is_far = far(found.entries, began.entries, now.entries, entries_max, found.entries as f64)
+            || far(found.bytes, began.bytes, now.bytes, bytes_max, sweep.squares);
         if is_quiet || is_far {
             now = terms::count(heap, at, found.entries - now.entries, found.bytes - now.bytes)?;
         }
