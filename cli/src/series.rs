@@ -5,6 +5,7 @@
 //! - **Rule** a counter never falls, so that `rate()` is right even if a process ends, or reports less than before
 //! - **Rule** at most [`TEXTS_MAX`] different values of a label; later ones become `other`, because the names come from others and
 //!   are unbounded
+//! - **Rule** of several sources with the same labels, gauges are added. Of times (`…_timestamp_seconds`) the earliest counts
 //! - **Not here** counts between the last sample and the end of a process
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -76,6 +77,12 @@ impl Series {
             self.helps.entry(metric.name.clone()).or_insert(metric.help);
             let key = (metric.name, labels);
             match metric.amount {
+                Amount::Gauge(value) if key.0.ends_with("_timestamp_seconds") => {
+                    let earliest = gauges.entry(key).or_insert(Amount::Gauge(value));
+                    if let Amount::Gauge(before) = earliest {
+                        *before = value.min(*before);
+                    }
+                }
                 Amount::Gauge(_) => add(gauges.entry(key), &metric.amount),
                 amount => {
                     let entry = (metric.source, key);
@@ -231,6 +238,16 @@ mod tests {
         assert_eq!(total(&series), 17.0, "a process that is there again begins anew");
         let text = series.page();
         assert!(text.starts_with("# HELP c_total Help.\n# TYPE c_total counter\n"), "{text}");
+    }
+
+    #[test]
+    fn of_several_times_the_earliest_is_shown() {
+        let mut series = Series::default();
+        let time = |pid, value| metric(pid, "t_timestamp_seconds", "a", Amount::Gauge(value));
+        series.take(vec![time(1, 300), time(2, 100), time(3, 200)]);
+        assert_eq!(value(&series, "t_timestamp_seconds{name=\"a\"}"), 100.0);
+        series.take(vec![time(1, 400), time(3, 500)]);
+        assert_eq!(value(&series, "t_timestamp_seconds{name=\"a\"}"), 400.0);
     }
 
     #[test]

@@ -211,6 +211,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_is_exported() {
         "cli/src/sample.rs",
         "services/ipc/src/row.rs",
         "services/persist/src/pool_row.rs",
+        "services/persist/src/replica_row.rs",
         "services/traverse/src/node/stats.rs",
         "services/traverse/src/client/row.rs",
     ]

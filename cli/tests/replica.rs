@@ -480,13 +480,28 @@ fn a_server_goes_on_while_its_store_is_away_and_refuses_to_begin_without_it() {
     assert_eq!(client.ask("SET a 1").as_deref(), Some("+OK"));
     eventually("the copy is there", || client.info("replica_lag_seconds") != "-1");
     assert_eq!(client.info("replica"), "ok");
+    let metric = |family: &str| {
+        let page = shell.succeeds(&["metrics", "--once"]);
+        let of_pool = |line: &&str| {
+            let named = ["name=\"kv.pool\"", "role=\"replica\""].iter().all(|label| line.contains(label));
+            named && line.starts_with(&format!("memlift_persist_replica_{family}{{"))
+        };
+        let line = page.lines().find(of_pool).unwrap_or_else(|| panic!("no {family} in {page}"));
+        line.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let complete = metric("complete_timestamp_seconds");
+    assert!((now - 600.0..now + 600.0).contains(&complete), "{complete} at {now}");
+    assert!(metric("segments_total") >= 1.0 && metric("bytes_total") > 4096.0);
     let gone = Gone::of(at.join("copy"));
     assert_eq!(client.ask("SET a 2").as_deref(), Some("+OK"));
     eventually("it is said", || client.info("replica") == "failing");
     assert!(client.info("replica_trouble").contains("copy"));
+    eventually("it is exported", || metric("failing") == 1.0);
     assert_eq!(client.ask("SET a 3").as_deref(), Some("+OK"));
     drop(gone);
     eventually("it goes on", || client.info("replica") == "ok");
+    eventually("that is exported, too", || metric("failing") == 0.0);
     let _ = client.ask("SET a 4");
     // A clean end waits for the copy.
     server.signal("TERM");

@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -216,6 +217,22 @@ def test_ctrl_c_ends_a_wait(tmp_path):
     assert time.monotonic() - started < 20
     back(place)
     pool.close()
+
+
+def test_ctrl_c_ends_an_open_whose_store_does_not_answer(tmp_path, monkeypatch):
+    silent = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    for name, value in [("ALLOW_HTTP", "true"), ("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("REGION", "c")]:
+        monkeypatch.setenv(f"AWS_{name}", value)
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        persist.open(tmp_path / "a.pool", replicate="s3://words/a")
+    assert time.monotonic() - started < 20
+    silent.close()
+    with persist.open(tmp_path / "a.pool") as pool:
+        pool.dict("d")["a"] = 1
 
 
 def test_what_a_callback_raises_ends_a_restore(tmp_path):

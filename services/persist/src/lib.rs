@@ -91,6 +91,8 @@ mod record;
 mod recover;
 pub mod repair;
 #[cfg(feature = "replicate")]
+mod replica_row;
+#[cfg(feature = "replicate")]
 pub mod replicate;
 mod replicated;
 mod section;

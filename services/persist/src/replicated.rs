@@ -7,10 +7,14 @@
 //!   transaction stays: it is in the pool's file, and in the replica as soon as that goes on
 //! - **Not here** the replicator: `replicate`
 
+#[cfg(feature = "replicate")]
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{Error, Result};
+#[cfg(feature = "replicate")]
+use crate::replica_row::ReplicaRow;
 
 /// How far a replica is, and what was sent to it since this process began to write it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -63,6 +67,9 @@ struct State {
     /// The replicator is to end.
     #[cfg(feature = "replicate")]
     stop: bool,
+    /// Its line in `memlift top`, until it is asked to end.
+    #[cfg(feature = "replicate")]
+    row: Option<ReplicaRow>,
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -108,6 +115,12 @@ impl Replicated {
 
 #[cfg(feature = "replicate")]
 impl Replicated {
+    /// A replica of the pool in this file, which is seen in `memlift top` and `memlift metrics`.
+    pub fn of(pool: &Path) -> Replicated {
+        let state = State { row: Some(ReplicaRow::open(pool)), ..State::default() };
+        Replicated { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     /// Sleeps until `until`, or until somebody waits. False: the replicator is to end.
     pub fn next(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
@@ -124,19 +137,24 @@ impl Replicated {
     pub fn has(&self, sequence: u64, complete: (SystemTime, Instant)) {
         let mut state = lock(&self.state);
         (state.has, state.failing, state.complete) = (sequence, None, Some(complete));
+        state.row.iter().for_each(|row| row.complete(complete.0));
         self.changed.notify_all();
     }
 
     /// Counts a segment that is complete.
     pub fn sent(&self, segment: u64, snapshot: bool) {
-        let sent = &mut lock(&self.state).sent;
+        let mut state = lock(&self.state);
+        state.row.iter().for_each(ReplicaRow::sent);
+        let sent = &mut state.sent;
         (sent.segment, sent.segments, sent.under_way) = (segment, sent.segments + 1, None);
         sent.snapshots += u64::from(snapshot);
     }
 
     /// Counts an object that was uploaded.
     pub fn uploaded(&self, bytes: u64) {
-        lock(&self.state).sent.bytes += bytes;
+        let mut state = lock(&self.state);
+        state.row.iter().for_each(|row| row.uploaded(bytes));
+        state.sent.bytes += bytes;
     }
 
     /// Says how far the segment under way is; None: there is none.
@@ -146,7 +164,9 @@ impl Replicated {
 
     /// Nothing could be shipped; it is tried again.
     pub fn fails(&self, why: &Error) {
-        lock(&self.state).failing = Some(why.to_string());
+        let mut state = lock(&self.state);
+        state.row.iter().for_each(ReplicaRow::failing);
+        state.failing = Some(why.to_string());
     }
 
     /// Reason that nothing was shipped lately, or that nothing will be.
@@ -162,13 +182,18 @@ impl Replicated {
 
     /// Nothing will be shipped any more.
     pub fn end(&self, why: String) {
-        lock(&self.state).ended.get_or_insert(why);
+        let mut state = lock(&self.state);
+        state.row.iter().for_each(ReplicaRow::failing);
+        state.ended.get_or_insert(why);
+        drop(state);
         self.changed.notify_all();
     }
 
     /// Asks the replicator to end.
     pub fn stop(&self) {
-        lock(&self.state).stop = true;
+        let mut state = lock(&self.state);
+        (state.stop, state.row) = (true, None);
+        drop(state);
         self.changed.notify_all();
     }
 }

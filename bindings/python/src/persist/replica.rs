@@ -43,8 +43,9 @@ impl Replica {
     /// Takes the replica over; pages follow.
     pub fn begin(py: Python<'_>, pool: &Pool, url: &str, place: Place) -> PyResult<Replica> {
         let options = ReplicaOptions { interval: place.interval, retain: place.retain };
-        let replication =
-            py.detach(|| pool.replicate(url, &options)).map_err(|error| persist_error(py, error))?;
+        let (raised, goes_on) = watched(None);
+        let begun = py.detach(|| pool.replicate_watched(url, &options, move || goes_on(Fetched::default())));
+        let replication = raised_or(py, &raised, begun)?;
         Ok(Replica { url: url.to_owned(), replication: Mutex::new(Some(replication)), patience: place.wait })
     }
 

@@ -64,7 +64,7 @@ impl Follower {
         goes_on: impl Fn(&ReplicaStatus) -> bool + Send + Sync + 'static,
     ) -> Result<Follower> {
         let path = path.as_ref().to_owned();
-        let replicated = Arc::new(Replicated::default());
+        let replicated = Arc::new(Replicated::of(&path));
         let theirs = Arc::clone(&replicated);
         let goes_on: GoesOn = Box::new(move || goes_on(&theirs.status()));
         let pool = open(&path)?;

@@ -19,6 +19,7 @@ mod scratch;
 mod ship;
 mod utc;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -81,12 +82,35 @@ impl Pool {
     /// [`Error::ReplicaStore`] when the store cannot be used; [`Error::Replica`] when its last segment is damaged; [`Error::Argument`] for the
     /// replica of another pool, an undo or shadow pool, a pool of several files, and one that is replicated already; [`Error::ReadOnly`].
     pub fn replicate(&self, url: &str, options: &ReplicaOptions) -> Result<Replication> {
+        self.begin(url, options, Stop::default())
+    }
+
+    /// As [`Pool::replicate`]; until that returns, `goes_on` is asked some ten times a second, and ends it by false.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::replicate`]; [`Error::Aborted`] when `goes_on` said false.
+    pub fn replicate_watched(
+        &self,
+        url: &str,
+        options: &ReplicaOptions,
+        goes_on: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<Replication> {
+        let begun = Arc::new(AtomicBool::new(false));
+        let has_begun = Arc::clone(&begun);
+        let asks = move || has_begun.load(Ordering::Acquire) || goes_on();
+        let replication = self.begin(url, options, Stop::asking(Box::new(asks)));
+        begun.store(true, Ordering::Release);
+        replication
+    }
+
+    fn begin(&self, url: &str, options: &ReplicaOptions, stop: Stop) -> Result<Replication> {
         let store = self.shared_store();
         if store.options.read_only {
             return Err(Error::ReadOnly);
         }
         possible(store)?;
-        let place = Place::of(url, true, Stop::default())?;
+        let place = Place::of(url, true, stop)?;
         let replicated = register(store)?;
         let claimed = watch(store).and_then(|changed| {
             Shipper::claim(place, store, Arc::clone(&replicated), changed, *options, None)
@@ -128,6 +152,7 @@ impl Pool {
         let changed = watch(store);
         let shipped =
             changed.and_then(|changed| once(store, place, Arc::clone(&replicated), changed, *options));
+        replicated.stop();
         replicated.end("the pool was replicated once".to_owned());
         shipped
     }
@@ -153,7 +178,8 @@ fn register(store: &Store) -> Result<Arc<Replicated>> {
         let what = "the pool has a replica already: end that replication first";
         return Err(Error::Argument { what: what.to_owned() });
     }
-    Ok(Arc::clone(slot.insert(Arc::default())))
+    let path = store.medium.paths().into_iter().next().unwrap_or_default();
+    Ok(Arc::clone(slot.insert(Arc::new(Replicated::of(&path)))))
 }
 
 fn possible(store: &Store) -> Result<&Mapped> {
@@ -210,8 +236,7 @@ impl Replication {
 
     /// How far the replica is.
     pub fn status(&self) -> ReplicaStatus {
-        let committed =
-            self.store.upgrade().map(|store| store.sequence.load(std::sync::atomic::Ordering::Acquire));
+        let committed = self.store.upgrade().map(|store| store.sequence.load(Ordering::Acquire));
         ReplicaStatus { committed, ..self.replicated.status() }
     }
 
@@ -223,7 +248,7 @@ impl Replication {
     pub fn wait(&self, patience: Duration) -> Result<()> {
         let Some(store) = self.store.upgrade() else { return Ok(()) };
         store.sync()?;
-        let sequence = store.sequence.load(std::sync::atomic::Ordering::Acquire);
+        let sequence = store.sequence.load(Ordering::Acquire);
         drop(store);
         self.replicated.wait(sequence, patience)
     }
