@@ -51,6 +51,7 @@ pub use contender::child;
 pub use definition::Definition;
 pub use error::BenchError;
 pub use published::write as publish;
+pub use record::Agreement;
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
 pub use tour::{Chapter, TourOptions, tour};
@@ -69,6 +70,8 @@ pub struct Options {
     pub json: bool,
     /// Append the rows to `lab/bench/record/<cpu, family and model>/<date>.jsonl` of the checkout that holds the current folder.
     pub record: bool,
+    /// Compare the verdicts with the newest rows that were recorded on this CPU.
+    pub agree: bool,
     /// Write a page with drawings of the rows into this folder.
     pub report: Option<std::path::PathBuf>,
 }
@@ -80,6 +83,8 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// Rows whose measurement failed or whose bytes were wrong.
     pub failed: usize,
+    /// Verdicts beside the recorded ones, if that was asked for.
+    pub agreement: Option<Agreement>,
 }
 
 impl Summary {
@@ -107,6 +112,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
         _ => ipc::run(&definitions, options, &mut sink)?,
     };
     let rows = sink.finish();
+    let agreement = if options.agree { Some(record::agreement(&definitions, &rows)?) } else { None };
     if options.record && !options.quick {
         let path = record::append(&rows)?;
         eprintln!("recorded in {}", path.display());
@@ -115,5 +121,5 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
         let path = report::write(folder, service, &rows)?;
         eprintln!("report in {}", path.display());
     }
-    Ok(Summary { rows, failed })
+    Ok(Summary { rows, failed, agreement })
 }

@@ -6,15 +6,15 @@
 //! - **Order** CPUs as `record/cpus.toml` lists them, rows as their definitions do; the same records give the same bytes
 //! - **Not here** numbers of any other source: a row that was never recorded is listed as not measured
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::record::{Recorded, newest};
 use crate::row::three_digits;
-use crate::{BenchError, Definition, Row, SERVICES, Verdict, definition, record, report};
+use crate::{BenchError, Definition, SERVICES, Verdict, definition, record, report};
 
 #[derive(Deserialize)]
 struct Cpus {
@@ -26,44 +26,6 @@ struct Cpus {
 struct Cpu {
     folder: String,
     title: String,
-}
-
-/// A recorded row and where it was recorded.
-#[derive(Deserialize)]
-struct Recorded {
-    #[serde(flatten)]
-    row: Row,
-    machine: Machine,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    kernel: String,
-    time: String,
-}
-
-/// The newest row of each name and rival.
-type Newest = BTreeMap<(String, String), Recorded>;
-
-fn newest(folder: &Path) -> Result<Newest, BenchError> {
-    let mut newest = Newest::new();
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
-        .map_err(BenchError::file(folder))?
-        .map(|entry| entry.map(|entry| entry.path()).map_err(BenchError::file(folder)))
-        .collect::<Result<_, _>>()?;
-    files.sort();
-    for file in files {
-        for line in fs::read_to_string(&file).map_err(BenchError::file(&file))?.lines() {
-            let recorded: Recorded = serde_json::from_str(line)
-                .map_err(|error| BenchError::file(&file)(std::io::Error::other(error)))?;
-            let key = (recorded.row.name.clone(), recorded.row.rival.clone());
-            // Lines of a file are in the order of their measurement.
-            if newest.get(&key).is_none_or(|known| known.machine.time <= recorded.machine.time) {
-                newest.insert(key, recorded);
-            }
-        }
-    }
-    Ok(newest)
 }
 
 fn number(value: Option<f64>, unit: &str) -> String {
@@ -142,7 +104,8 @@ pub fn write(out: &Path) -> Result<Vec<PathBuf>, BenchError> {
          - **ratio** how many times better memlift is than the rival, by medians of at least 21 interleaved pairs; above 1 is better. Against `limit` it is the share of \
          that limit that was reached.\n- **low** the 95 % lower bound of the ratio. A row is *ok* if it reaches what is **wanted**, and **short** if not.\n\
          - Both sides write and read every byte and compare checksums. Machines were virtual, with two cores shared with others: take ratios, not times.\n\n\
-         To measure a service where you are: `memlift bench SERVICE --report DIR`; `tools/setup rivals` installs who ipc is compared with.\n\n\
+         To measure a service where you are: `memlift bench SERVICE --report DIR`; `tools/setup rivals` installs who ipc is compared with. \
+         On a CPU of this table, `memlift bench SERVICE --agree` says which verdicts are other ones there.\n\n\
          | service | CPU | ok | short | rival not installed | not measured there |\n|---|---|---|---|---|---|\n",
     );
     for service in SERVICES {

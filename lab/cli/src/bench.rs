@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift-lab bench`, `tour` and `report`: hands over to the bench crate, which measures and prints.
 //!
-//! - **Exit** 0 when every row ran and verified, and no target was missed · 1 when not
+//! - **Exit** 0 when every row ran and verified, and no target was missed · 1 when not. With `--agree`: 0 when at least 95 % of the verdicts
+//!   are the recorded ones
 //! - **Quick** proves that every row runs and verifies; what is missing or slow is said and does not fail
 
 use std::path::Path;
@@ -11,6 +12,9 @@ use memlift_bench::{BenchError, Options, TourOptions, Verdict};
 use crate::grammar::BenchService;
 use memlift_cli::failure::Failure;
 use memlift_cli::{output, print};
+
+/// Share of verdicts, in percent, that have to be the recorded ones.
+const AGREE_PERCENT: usize = 95;
 
 /// Runs the rows of one service. `force` replaces a report that is there.
 pub fn run(service: BenchService, options: &Options, force: bool) -> Result<(), Failure> {
@@ -37,6 +41,22 @@ pub fn run(service: BenchService, options: &Options, force: bool) -> Result<(), 
             summary.failed,
             summary.rows.len()
         )));
+    }
+    if let Some(agreement) = &summary.agreement {
+        let say = |verdict| if verdict == Verdict::Ok { "ok" } else { "short" };
+        for (name, rival, before, now) in &agreement.changed {
+            eprintln!("{name} against {rival}: recorded {}, now {}", say(*before), say(*now));
+        }
+        let (compared, percent) = (agreement.compared, agreement.percent());
+        if compared == 0 {
+            return Err(Failure::Unavailable("no row with a goal was recorded on this CPU".into()));
+        }
+        let text = format!("{percent} % of {compared} verdicts are the recorded ones");
+        if percent < AGREE_PERCENT {
+            return Err(Failure::Failed(text));
+        }
+        eprintln!("{text}");
+        return Ok(());
     }
     if options.quick || short + missing == 0 {
         return Ok(());

@@ -47,6 +47,9 @@ pub enum Command {
         /// Append the rows to lab/bench/record of the checkout that holds the current folder
         #[arg(long)]
         record: bool,
+        /// Compare the verdicts with the newest that were recorded on this CPU; fails when fewer than 95 % agree
+        #[arg(long, conflicts_with = "quick")]
+        agree: bool,
         /// Write index.html into this folder: both sides over size, ratios, every row; one file, no network
         #[arg(long, value_name = "DIR")]
         report: Option<PathBuf>,

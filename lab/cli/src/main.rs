@@ -43,8 +43,8 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Whatif(args) => whatif::run(&args, json),
         Command::Reproduce(args) => reproduce::run(&args, json),
-        Command::Bench { service, only, quick, record, report, force } => {
-            bench::run(service, &Options { only, quick, json, record, report }, force)
+        Command::Bench { service, only, quick, record, agree, report, force } => {
+            bench::run(service, &Options { only, quick, json, record, agree, report }, force)
         }
         Command::Tour { chapters, quick } => bench::tour(&TourOptions {
             chapters: chapters.into_iter().map(Into::into).collect(),
