@@ -490,7 +490,7 @@ fn a_server_goes_on_while_its_store_is_away_and_refuses_to_begin_without_it() {
         line.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
-    let complete = metric("complete_timestamp_seconds");
+    let complete = metric("as_of_timestamp_seconds");
     assert!((now - 600.0..now + 600.0).contains(&complete), "{complete} at {now}");
     assert!(metric("segments_total") >= 1.0 && metric("bytes_total") > 4096.0);
     let gone = Gone::of(at.join("copy"));

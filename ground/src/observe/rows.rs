@@ -11,7 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::layout::{
-    FIELDS, ROW_COUNTERS, ROW_GAUGES, RowCells, SchemaCells, StatsPage, bucket_of, store_text,
+    FIELD_HELP_BYTES, FIELD_NAME_BYTES, FIELDS, ROW_COUNTERS, ROW_GAUGES, RowCells, SchemaCells, StatsPage,
+    bucket_of, store_text,
 };
 use super::page::{Installed, installed, unix_ns};
 use super::stripes;
@@ -33,7 +34,12 @@ pub struct Field {
 
 impl Field {
     /// Makes a field from a name and its meaning.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is too long; in a static, the compiler says so.
     pub const fn new(name: &'static str, help: &'static str) -> Field {
+        assert!(name.len() < FIELD_NAME_BYTES && help.len() < FIELD_HELP_BYTES, "it would be cut off");
         Field { name, help }
     }
 }

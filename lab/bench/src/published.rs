@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::record::{Recorded, newest};
+use crate::record::{Newest, Recorded, newest};
 use crate::row::three_digits;
-use crate::{BenchError, Definition, SERVICES, Verdict, definition, record, report};
+use crate::{BenchError, Definition, Row, SERVICES, Verdict, definition, record, report};
 
 #[derive(Deserialize)]
 struct Cpus {

@@ -22,10 +22,7 @@ static SCHEMA: Schema = Schema {
         Field::new("replica_bytes_total", "Bytes that were sent to a replica."),
     ],
     gauges: &[
-        Field::new(
-            "replica_complete_timestamp_seconds",
-            "The replica has every commit before this Unix time.",
-        ),
+        Field::new("replica_as_of_timestamp_seconds", "The replica has every commit before this Unix time."),
         Field::new("replica_failing", "1: nothing was sent lately, or nothing will be any more."),
     ],
     latency: None,

@@ -47,7 +47,7 @@ counters! {
     Forged "forged",
     /// Packets that had come before: dropped.
     Replayed "replayed",
-    /// Packets that only a node may send, from somebody else: dropped.
+    /// Packets that only nodes may send, from others: dropped.
     Foreign "foreign",
     /// Walks that ended here.
     Walks "walks",
@@ -61,13 +61,13 @@ counters! {
     Chunks "chunks",
     /// Changes of memory.
     Changes "changes",
-    /// Requests that were answered from memory, or dropped because they ran already.
+    /// Requests that came again: answered from memory, or dropped.
     Repeated "repeated",
     /// Requests refused because queues were full.
     Busy "busy",
-    /// Walks that ended with a fault or an address that is not theirs.
+    /// Walks that ended with a fault or at a foreign address.
     Faults "faults",
-    /// Packets lost here: there was no room for them, or nobody to take them.
+    /// Packets lost here: no room for them, or nobody to take them.
     Lost "lost",
 }
 
