@@ -131,8 +131,8 @@ impl ExpiringMap {
             let differs = found.abs_diff(now);
             most != 0 && differs > drift && differs as f64 > chance && began.abs_diff(now) <= drift
         };
-        // What was found is the size if the sweep before has found the same entries. That the counted size is what it was says less: a map at
-        // its bound has the same size after each put.
+        // The map rests if the sweep before has found the same entries; then their sum is its size. A counted size that stays the same proves
+        // nothing: a map at its bound has it after each put.
         let is_quiet = sweep.before == Some(sweep.fingerprint) && began == now && found != now;
         let is_far = far(found.entries, began.entries, now.entries, entries_max, found.entries as f64)
             || far(found.bytes, began.bytes, now.bytes, bytes_max, sweep.squares);
