@@ -125,3 +125,22 @@ def test_every_public_name_of_the_package_has_a_docstring():
                     if not member.startswith("_") and callable(value) and not (value.__doc__ or "").strip():
                         bare.append(f"{module.__name__}.{name}.{member}")
     assert not bare
+
+
+RATIO = re.compile(r"([0-9]+\.?[0-9]*) \(`([^`]+)`, (\w+)\)")
+
+
+def test_ratios_that_pages_give_are_the_recorded_ones():
+    """`2.75 (`row`, rival)` in a page, and the README's table, are what `memlift-lab report` made of the record."""
+    recorded = {}
+    for page in (DOCS / "benchmarks").glob("*.md"):
+        # The first CPU that a page has for a row is the one of the text.
+        for name, rival, ratio in re.findall(r"^\| `([^`]+)` \| (\w+) \| [^|]* \| [^|]* \| ([0-9.]+) \|", page.read_text(), re.M):
+            recorded.setdefault((name, rival), float(ratio))
+    given = [(float(ratio), name, rival) for ratio, name, rival in RATIO.findall((DOCS / "papers.md").read_text())]
+    readme = (DOCS.parent / "README.md").read_text()
+    table = re.search(r"\| multiprocessing.Queue \| pyzmq \|.*\n.*\n\| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|", readme)
+    given += [(float(ratio), "ipc/array/134217728", rival) for ratio, rival in zip(table.groups(), ["mp_queue", "zmq", "shm_memcpy"])]
+    assert len(given) >= 20
+    for ratio, name, rival in given:
+        assert abs(ratio / recorded[name, rival] - 1) < 0.04, (name, rival, ratio, recorded[name, rival])
