@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb sdist release publish-check test-wheel test-pythons test-ml lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab wheel-server install uninstall deb sdist release publish-check test-wheel test-pythons test-ml lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -47,6 +47,11 @@ PORTABLE_BUILT = $(CARGO_TARGET_DIR)/$(PORTABLE)/release
 # Strips for any machine: rustc comes with it.
 STRIP = root=$$(rustc --print sysroot); LD_LIBRARY_PATH="$$root/lib" "$$root/lib/rustlib/$(NATIVE)/bin/rust-objcopy" --strip-all
 WHEEL_HOST = $(CARGO_TARGET_DIR)/$(NATIVE)/release/memlift
+# The clients of object stores would be a quarter of a wheel: replicas of pools are in the wheel `memlift-server`.
+WITHOUT_REPLICAS := --no-default-features --features etcd,jit
+COMMAND_WITHOUT_REPLICAS := --no-default-features --features memlift-cli/etcd,memlift-cli/jit $(COMMAND)
+SERVER_CRATE := bindings/python-server
+SERVER_DATA := $(SERVER_CRATE)/memlift_server.data
 # The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
 WHEEL_LIBRARIES := z openssl preload tap
 # Crates whose parts are shipped, for the licences of what is linked into them.
@@ -185,7 +190,7 @@ package: venv
 wheel: venv rust
 	@tools/setup wheel $(PORTABLE)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
-		$(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND) $(WHEEL_DROPINS)
+		$(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND_WITHOUT_REPLICAS) $(WHEEL_DROPINS)
 	@$(empty_wheel_data) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
 	@$(STRIP) $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
 	@for library in $(WHEEL_LIBRARIES); do \
@@ -197,7 +202,7 @@ wheel: venv rust
 	@$(WHEEL_HOST) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
 	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
 		$(WHEEL_HOST) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
-	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig $(WITHOUT_REPLICAS) \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; cd $(CURDIR) && $(empty_wheel_data); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
@@ -213,6 +218,18 @@ wheel-lab: venv rust
 	@cd lab/cli && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist
 	@tools/wheel-check "$$(ls -t dist/memlift_lab-*.whl | head -1)" $(PORTABLE_GLIBC)
+
+## wheel-server Leaves the wheel of `memlift-server` in dist/: memlift's native part and command with replicas of pools. `make wheel` comes first
+wheel-server: venv rust
+	@tools/setup wheel $(PORTABLE)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND)
+	@install -d $(SERVER_DATA)/scripts $(SERVER_DATA)/data/share/doc/memlift-server dist
+	@$(STRIP) $(PORTABLE_BUILT)/memlift $(SERVER_DATA)/scripts/memlift-server
+	@tools/notices $(SERVER_DATA)/data/share/doc/memlift-server/NOTICES memlift-cli memlift-python
+	@cd $(SERVER_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
+		status=$$?; rm -rf $(CURDIR)/$(SERVER_DATA); exit $$status
+	@tools/wheel-check "$$(ls -t dist/memlift_server-*.whl | head -1)" $(PORTABLE_GLIBC)
 
 ## sdist   Leaves the Python package's sources in dist/: pip builds them where there is Rust and a C compiler
 sdist: venv
@@ -235,8 +252,8 @@ deb: binary
 release:
 	@tools/release $(VERSION)
 	@$(MAKE) wheel
-	@$(MAKE) wheel-lab wheel-aarch64 deb sdist
-	@tools/release $(VERSION) dist/memlift-$(VERSION).tar.gz dist/memlift-$(VERSION)-*.whl dist/memlift_lab-$(VERSION)-*.whl dist/memlift_$(VERSION)_*.deb
+	@$(MAKE) wheel-lab wheel-server wheel-aarch64 deb sdist
+	@tools/release $(VERSION) dist/memlift-$(VERSION).tar.gz dist/memlift-$(VERSION)-*.whl dist/memlift_lab-$(VERSION)-*.whl dist/memlift_server-$(VERSION)-*.whl dist/memlift_$(VERSION)_*.deb
 
 ## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
 publish-check: rust
@@ -244,7 +261,8 @@ publish-check: rust
 
 ## test-wheel Installs the newest wheel into an environment of its own and uses each verb, without Rust or this folder
 test-wheel: venv
-	tools/wheel-test $(VENV_PYTHON) "$$(ls -t dist/memlift-*_$$(uname -m).whl | head -1)" $$(ls -t dist/memlift_lab-*_$$(uname -m).whl 2>/dev/null | head -1)
+	tools/wheel-test $(VENV_PYTHON) "$$(ls -t dist/memlift-*_$$(uname -m).whl | head -1)" $$(ls -t dist/memlift_lab-*_$$(uname -m).whl 2>/dev/null | head -1) \
+		$$(ls -t dist/memlift_server-*_$$(uname -m).whl 2>/dev/null | head -1)
 
 ## lint    Format, clippy, documentation, layers, words, licences and advisories, the interface beside the last tag
 lint: venv

@@ -5,14 +5,15 @@
 //!   passed on
 //! - **Not here** their arguments, which `memlift-lab` parses
 
-use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use memlift_cli::failure::Failure;
 use memlift_cli::print;
+
+use crate::sibling::find;
 
 /// Name of the program.
 const LAB: &str = "memlift-lab";
@@ -28,7 +29,7 @@ pub struct Args {
 
 /// Replaces this process by `memlift-lab VERB ARGUMENTS`. Returns only if that cannot be started.
 pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
-    let Some(program) = find() else {
+    let Some(program) = find(LAB) else {
         return Failure::Unavailable(format!(
             "{LAB} is not here: `memlift {verb}` is one of its verbs. It is a wheel of its own: pip install {LAB}, or in a checkout \
              `make wheel-lab`, then pip install dist/memlift_lab-*.whl. Without Python: cargo build --release -p {LAB}, and put \
@@ -43,7 +44,7 @@ pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
 
 /// Prints on standard error a summary of a new trace.
 pub fn summary(trace: &Path, json: bool) -> Result<(), Failure> {
-    let Some(program) = find() else {
+    let Some(program) = find(LAB) else {
         print::note(&format!("recorded into {}; {LAB}, which is not here, reads it", trace.display()));
         return Ok(());
     };
@@ -52,15 +53,4 @@ pub fn summary(trace: &Path, json: bool) -> Result<(), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::Failed(format!("{}: {why}", program.display()));
     let status = command.status().map_err(|error| failed(&error))?;
     if status.success() { Ok(()) } else { Err(failed(&status)) }
-}
-
-fn find() -> Option<PathBuf> {
-    let beside = env::current_exe().ok().map(|program| program.with_file_name(LAB));
-    let path = env::var_os("PATH").unwrap_or_default();
-    beside
-        .into_iter()
-        // Empty or relative entries are skipped: they mean the current folder, where a stranger may have put
-        // a program.
-        .chain(env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(LAB)))
-        .find(|file| file.is_file())
 }

@@ -30,6 +30,7 @@ mod run;
 mod sample;
 mod series;
 mod sessions;
+mod sibling;
 mod top;
 
 use std::process::ExitCode;

@@ -113,7 +113,11 @@ impl Shipped {
     /// Files of `dist/` that it needs, by how their names begin and end; the first has to be there.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Shipped::Wheel => &[("memlift-", "x86_64.whl"), ("memlift_lab-", "x86_64.whl")],
+            Shipped::Wheel => &[
+                ("memlift-", "x86_64.whl"),
+                ("memlift_lab-", "x86_64.whl"),
+                ("memlift_server-", "x86_64.whl"),
+            ],
             Shipped::Deb => &[("memlift_", "amd64.deb")],
             Shipped::Sdist => &[("memlift-", ".tar.gz")],
         }
@@ -132,7 +136,9 @@ fn prove_shipped(
         match newest(&source.join("dist"), start, end) {
             Some(file) => files.push(file),
             None if files.is_empty() => {
-                let what = format!("dist/ has no {start}*{end}: `make wheel wheel-lab deb sdist` makes them");
+                let what = format!(
+                    "dist/ has no {start}*{end}: `make wheel wheel-lab wheel-server deb sdist` makes them"
+                );
                 return Err(Failure::Unavailable(what));
             }
             None => {}

@@ -107,6 +107,9 @@ from memlift.errors import (
     WrongTagError,
 )
 
+from memlift import _whole
+
+_whole.take()
 try:
     from memlift._native import __version__
 except ModuleNotFoundError as missing:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What importing memlift loads, and what a program gets where memlift's native part is not there."""
 
+import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -29,7 +32,7 @@ def test_an_import_loads_no_service():
     """).split()
     # They cost more than everything else together.
     assert not {"asyncio", "multiprocessing", "ssl", "inspect", "ast"} & set(loaded), loaded
-    assert {name for name in loaded if name.startswith("memlift")} == {"memlift", "memlift.errors", "memlift._native"}
+    assert {name for name in loaded if name.startswith("memlift")} == {"memlift", "memlift.errors", "memlift._whole", "memlift._native"}
 
 
 def test_every_public_name_is_there():
@@ -39,6 +42,54 @@ def test_every_public_name_is_there():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         memlift.nothing  # noqa: B018
     run("from memlift import *; Queue, Executor, Arena, ipc, register")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The environment of a Python that has the package of the wheel `memlift-server`, and its folder."""
+    package = tmp_path / "memlift_server"
+    shutil.copytree(ROOT / "bindings/python-server/memlift_server", package)
+    (package / "_native.abi3.so").symlink_to(pathlib.Path(memlift._native.__file__).resolve())
+    return {"env": {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}}, package
+
+
+def test_the_native_part_of_memlift_server_is_taken_where_it_is(server):
+    environment, package = server
+    program = """
+        import pickle
+        import memlift
+        from memlift import _native, errors, persist
+        print(_native.__file__, memlift._native is _native)
+        queue = memlift.Queue()
+        queue.put(1)
+        assert queue.get() == 1
+        assert pickle.loads(pickle.dumps(errors.PeerDiedError("x"))).args == ("x",)
+    """
+    assert run(program, **environment).split() == [str(package / "_native.abi3.so"), "True"]
+    # Without it, the package's own.
+    assert "memlift_server" not in run("import memlift; print(memlift._native.__file__)")
+
+
+def test_a_memlift_server_of_another_version_is_not_used(server):
+    environment, package = server
+    (package / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    program = """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import memlift
+        assert "pip install memlift-server==" in str(caught[0].message), caught
+        print(memlift._native.__file__)
+    """
+    assert "memlift_server" not in run(program, **environment)
+
+
+def test_both_wheels_have_one_version():
+    workspace = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    project = (ROOT / "bindings/python-server/pyproject.toml").read_text()
+    package = (ROOT / "bindings/python-server/memlift_server/__init__.py").read_text()
+    assert memlift._whole.VERSION == workspace
+    assert f'"memlift=={workspace}"' in project and f'"{workspace}"' in package
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ pub struct Place {
 }
 
 fn missing(py: Python<'_>) -> PyErr {
-    let text = "this memlift was built without replicas of pools: build it with the cargo feature `replicate` of bindings/python (on by default), or copy pools with pool.backup";
+    let text = "replicas of pools are in the wheel memlift-server: pip install memlift-server (in a checkout `make wheel-server`, then pip install dist/memlift_server-*.whl), or copy pools with pool.backup";
     new(py, "Error", (text,))
 }
 
