@@ -13,7 +13,7 @@ use crate::run::{Share, record, share_chunk_bytes};
 use crate::submit::{Cache, Queue};
 use memlift_ground::observe::{self, CacheState, DecisionRecord, Executor};
 use memlift_kernels::{Routine, Shape, shape};
-use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, StoreKind, Why};
+use memlift_place::{Choice, CopyReason, Helpers, PIECE_BYTES, Picked, Reason, StoreKind};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 use std::time::{Duration, Instant};
@@ -56,16 +56,48 @@ impl Engine {
             if self.is_small(Opcode::MEMMOVE, bytes) {
                 (self.copy)(target, source, bytes);
             } else {
-                self.copy_placed(target, source, bytes, cache);
+                self.copy_placed(target, source, bytes, cache, None);
+            }
+        }
+    }
+
+    /// Copies as [`copy_raw`](Engine::copy_raw) does, and records `why` as the reason instead of the cost model's.
+    ///
+    /// # Safety
+    ///
+    /// The conditions of [`copy_raw`](Engine::copy_raw).
+    pub unsafe fn copy_raw_because(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        cache: Cache,
+        why: Reason,
+    ) {
+        // SAFETY: the caller promises that `source` is readable and `target` writable for `bytes`, and that they do not
+        // overlap.
+        unsafe {
+            if self.is_small(Opcode::MEMMOVE, bytes) {
+                (self.copy)(target, source, bytes);
+            } else {
+                self.copy_placed(target, source, bytes, cache, Some(why));
             }
         }
     }
 
     #[inline(never)]
-    unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
+    unsafe fn copy_placed(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        cache: Cache,
+        why: Option<Reason>,
+    ) {
         // SAFETY: the caller of `copy_raw` promises that both buffers hold `bytes` bytes; a writable buffer is readable too.
         let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
-        let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
+        let mut choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
+        choice.why = why.unwrap_or(choice.why);
         let start_ns = observe::now_ns();
         // SAFETY: the caller of `copy_raw` promises that both buffers hold `bytes` bytes and do not overlap until this
         // returns.
@@ -100,6 +132,28 @@ impl Engine {
         by: Executor,
         streams: bool,
     ) -> Result<(), Lost> {
+        // SAFETY: the caller promises both ranges, and not to use the target again after [`Lost`].
+        unsafe { self.copy_with_because(target, source, bytes, by, streams, CopyReason::Requested.into()) }
+    }
+
+    /// Copies as [`copy_with`](Engine::copy_with) does, and records `why` as the reason for the executor.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`copy_with`](Engine::copy_with).
+    ///
+    /// # Safety
+    ///
+    /// The conditions of [`copy_with`](Engine::copy_with).
+    pub unsafe fn copy_with_because(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        by: Executor,
+        streams: bool,
+        why: Reason,
+    ) -> Result<(), Lost> {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
         if bytes < STREAM_BYTES_MIN {
             observe::count(Opcode::MEMMOVE, bytes as u64);
@@ -119,7 +173,7 @@ impl Engine {
         let cache = if streams { CacheState::Cold } else { CacheState::Hot };
         let predicted_ns =
             self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
-        let choice = Choice { executor, cache, predicted_ns, why: Why::Requested };
+        let choice = Choice { executor, cache, predicted_ns, why };
         let start_ns = observe::now_ns();
         // SAFETY: the caller promises both ranges until this returns, which is after `finish`. A device that has not
         // finished is reported as `Lost`, whose conditions forbid any use of the ranges.
@@ -410,7 +464,7 @@ impl Engine {
         buffers: Option<(*mut u8, *const u8)>,
     ) {
         let measured_ns = observe::now_ns() - start_ns;
-        if choice.why != Why::Only {
+        if choice.why != CopyReason::Only {
             self.numbers.placer.learn(choice, opcode, bytes, measured_ns as f64);
         }
         observe::record(choice.executor, opcode, bytes as u64, measured_ns, true);
@@ -425,7 +479,7 @@ impl Engine {
             size: bytes as u64,
             predicted_ns: choice.predicted_ns as u64,
             measured_ns,
-            reason: choice.why as u16,
+            reason: choice.why.code(),
         };
         observe::decide(record);
         if observe::is_recorded() {

@@ -2,31 +2,35 @@
 //! Chooses between a few ways to do the same thing, by their recent costs: a multi-armed bandit with hysteresis.
 //!
 //! - **Flow** `pick` ─▶ the caller works in that way ─▶ `learn` its cost ─▶ the next `pick`
-//! - **Order** the first way is used until another is known to be clearly cheaper. One pick in [`TRY_EVERY`] tries a way that is
-//!   not known yet; once all are known, one in [`Bandit::EXPLORE_EVERY`] tries another one
-//! - **Limits** at most one pick in [`TRY_EVERY`] explores, from the first pick on
-//! - **Not here** the meaning of the ways and the unit of costs: the caller defines both. No locks, no clock.
+//! - **Order** by the rules of [`select`]: the first way is used until another is known to be clearly cheaper. One pick in
+//!   [`Rules::try_every`] tries a way that is not known yet; once all are known, one in [`Rules::explore_every`] tries another one.
+//!   All words are relaxed: an update that is lost to another thread does no harm
+//! - **Not here** the meaning of the ways and the unit of costs: the caller defines both. No locks, no clock
 //!
 //! The cost model ([`Placer`](super::Placer)) predicts the cost of a copy for its caller; a bandit learns what cannot be
 //! predicted: the effect of the copy on the next reader of the bytes.
 
-use super::{EXPLORE_EVERY, EXPLORE_WITHIN, SWITCH_BELOW};
-
-/// One pick in this many tries a way about which too little is known.
-pub const TRY_EVERY: u64 = 16;
-/// Number of costs after which a way counts as known.
-const KNOWN: u32 = 3;
-/// One exploration in this many tries a way that looks much worse, in case its cost has changed.
-const REHABILITATE_EVERY: u64 = 8;
-/// Weight of a new cost in the moving average.
-const WEIGHT: f64 = 1.0 / 32.0;
+use super::select::{Past, Rules, Turn, select};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Measurements of one way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Way {
-    cost: f64,
-    samples: u32,
-    tried_at: u64,
+    /// Moving average of the costs, as the bits of an f32.
+    cost: AtomicU32,
+    samples: AtomicU32,
+    /// Number of the last pick of this way, plus one.
+    tried_at: AtomicU32,
+}
+
+impl Way {
+    fn cost(&self) -> f64 {
+        f64::from(f32::from_bits(self.cost.load(Relaxed)))
+    }
+
+    fn set_cost(&self, cost: f64) {
+        self.cost.store((cost as f32).clamp(f32::MIN_POSITIVE, f32::MAX).to_bits(), Relaxed);
+    }
 }
 
 /// Measurements of one way, for reports.
@@ -39,114 +43,172 @@ pub struct Known {
 }
 
 /// The way that one call takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pick {
     /// Index of the way.
     pub way: usize,
-    /// True if the way is tried to learn its cost, not because it is the best.
-    pub explores: bool,
+    /// Cause of the choice.
+    pub turn: Turn,
+    /// Average cost of the way so far; 0 if it was never measured.
+    pub cost: f64,
+}
+
+impl Pick {
+    /// Returns true if the way is tried to learn its cost, not because it is the best.
+    pub fn explores(&self) -> bool {
+        self.turn == Turn::Explored
+    }
 }
 
 /// Chooses between `N` ways.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Bandit<const N: usize> {
+    rules: &'static Rules,
     ways: [Way; N],
-    allowed: [bool; N],
-    in_use: usize,
-    picks: u64,
-    explorations: u64,
-    switches: u64,
+    /// Index of the way in use, plus one; 0: none yet.
+    in_use: AtomicU32,
+    picks: AtomicU32,
+    explorations: AtomicU32,
+    switches: AtomicU32,
+    /// Time of the last switch.
+    since_ns: AtomicU64,
 }
 
 impl<const N: usize> Bandit<N> {
-    /// One pick in this many tries a known way that is not much worse than the best.
-    pub const EXPLORE_EVERY: u64 = EXPLORE_EVERY as u64;
-
-    /// Makes a choice between the `allowed` ways that begins with `first`.
-    ///
-    /// # Panics
-    ///
-    /// If `first` is not allowed.
-    pub fn new(allowed: [bool; N], first: usize) -> Bandit<N> {
-        assert!(allowed[first], "the first way must be allowed");
-        Bandit { ways: [Way::default(); N], allowed, in_use: first, picks: 0, explorations: 0, switches: 0 }
+    /// Makes a choice by these rules that uses no way yet: each is tried first.
+    pub fn new(rules: &'static Rules) -> Bandit<N> {
+        Bandit {
+            rules,
+            ways: [const {
+                Way { cost: AtomicU32::new(0), samples: AtomicU32::new(0), tried_at: AtomicU32::new(0) }
+            }; N],
+            in_use: AtomicU32::new(0),
+            picks: AtomicU32::new(0),
+            explorations: AtomicU32::new(0),
+            switches: AtomicU32::new(0),
+            since_ns: AtomicU64::new(0),
+        }
     }
 
-    /// Picks the way for this call.
-    pub fn pick(&mut self) -> Pick {
-        self.picks += 1;
-        let explored = self.explore();
-        self.explorations += u64::from(explored.is_some());
-        let way = explored.unwrap_or(self.in_use);
-        self.ways[way].tried_at = self.picks;
-        Pick { way, explores: explored.is_some() }
+    /// Makes a choice by these rules that begins with `first`.
+    pub fn starting_with(first: usize, rules: &'static Rules) -> Bandit<N> {
+        let bandit = Bandit::new(rules);
+        bandit.in_use.store(first as u32 + 1, Relaxed);
+        bandit
     }
 
-    fn explore(&self) -> Option<usize> {
-        let others = || (0..N).filter(|&way| self.allowed[way] && way != self.in_use);
-        let unknown = others().filter(|&way| self.ways[way].samples < KNOWN);
-        if let Some(way) = unknown.min_by_key(|&way| self.ways[way].tried_at) {
-            return self.picks.is_multiple_of(TRY_EVERY).then_some(way);
+    /// Picks the way for this call. `weigh` turns the learned costs into the costs that are compared, and makes those of ways that
+    /// cannot be taken infinite. At least one way must be left.
+    pub fn pick(&self, now_ns: u64, weigh: impl FnOnce([f64; N]) -> [f64; N]) -> Pick {
+        let decisions = self.picks.fetch_add(1, Relaxed);
+        let costs = weigh(std::array::from_fn(|way| self.ways[way].cost()));
+        let in_use = self.in_use();
+        let (way, turn) = self.choose(decisions, now_ns, costs, in_use);
+        if turn == Turn::Explored {
+            self.explorations.fetch_add(1, Relaxed);
+        } else if in_use != Some(way) {
+            self.in_use.store(way as u32 + 1, Relaxed);
+            self.since_ns.store(now_ns, Relaxed);
+            self.switches.fetch_add(u32::from(in_use.is_some()), Relaxed);
         }
-        if !self.picks.is_multiple_of(Self::EXPLORE_EVERY) {
-            return None;
+        self.ways[way].tried_at.store(decisions.wrapping_add(1), Relaxed);
+        Pick { way, turn, cost: self.ways[way].cost() }
+    }
+
+    /// Picks one of the `allowed` ways.
+    pub fn pick_of(&self, allowed: &[bool; N]) -> Pick {
+        self.pick(0, |costs| std::array::from_fn(|way| if allowed[way] { costs[way] } else { f64::INFINITY }))
+    }
+
+    fn choose(
+        &self,
+        decisions: u32,
+        now_ns: u64,
+        mut costs: [f64; N],
+        in_use: Option<usize>,
+    ) -> (usize, Turn) {
+        let rules = self.rules;
+        let unknown = |way: usize| self.ways[way].samples.load(Relaxed) < rules.known_after;
+        let tried_at = |way: usize| self.ways[way].tried_at.load(Relaxed);
+        // The way in use is measured by every pick.
+        let untried = (0..N)
+            .filter(|&way| costs[way] < f64::INFINITY && in_use != Some(way) && unknown(way))
+            .min_by_key(|&way| tried_at(way));
+        if let Some(way) = untried
+            && decisions % rules.try_every == rules.try_every - 1
+        {
+            return (way, Turn::Explored);
         }
-        let any = (self.picks / Self::EXPLORE_EVERY).is_multiple_of(REHABILITATE_EVERY);
-        let limit = self.ways[self.in_use].cost * EXPLORE_WITHIN;
-        others().filter(|&way| any || self.ways[way].cost <= limit).min_by_key(|&way| self.ways[way].tried_at)
+        if let Some(way) = in_use.filter(|&way| unknown(way) && costs[way] < f64::INFINITY) {
+            return (way, Turn::Held);
+        }
+        (0..N).filter(|&way| unknown(way)).for_each(|way| costs[way] = f64::INFINITY);
+        let stayed_ns = now_ns.saturating_sub(self.since_ns.load(Relaxed));
+        let past = Past {
+            // No known way is explored before all are known.
+            decisions: if untried.is_some() { 0 } else { decisions },
+            in_use,
+            may_switch: stayed_ns >= rules.stay_ns,
+        };
+        let selected = select(rules, &costs, past, tried_at);
+        selected.or_else(|| Some((untried?, Turn::Explored))).unwrap_or((0, Turn::Held))
     }
 
     /// Adds a measured cost of a way. Costs that are not a number, or not above zero, are ignored.
-    pub fn learn(&mut self, way: usize, cost: f64) {
+    pub fn learn(&self, way: usize, cost: f64) {
         if !(cost.is_finite() && cost > 0.0) {
             return;
         }
-        let known = &mut self.ways[way];
-        known.samples = known.samples.saturating_add(1);
-        if known.samples == 1 {
-            known.cost = cost;
+        let (rules, known) = (self.rules, &self.ways[way]);
+        let samples = known.samples.load(Relaxed);
+        known.samples.store(samples.saturating_add(1), Relaxed);
+        let old = known.cost();
+        let new = if samples == 0 {
+            cost
+        } else if rules.warms_up && samples < rules.known_after {
+            old.min(cost)
         } else {
-            // A cost far off the average is mostly due to a preemption, so it moves the average by a bounded
-            // step.
-            let weight = WEIGHT.max(1.0 / f64::from(known.samples));
-            known.cost += (cost.clamp(known.cost / 2.0, known.cost * 2.0) - known.cost) * weight;
-        }
-        let best = (0..N)
-            .filter(|&way| self.allowed[way] && self.ways[way].samples >= KNOWN)
-            .min_by(|&a, &b| self.ways[a].cost.total_cmp(&self.ways[b].cost));
-        if let Some(best) = best
-            && self.ways[self.in_use].samples >= KNOWN
-            && self.ways[best].cost < self.ways[self.in_use].cost * SWITCH_BELOW
-        {
-            self.in_use = best;
-            self.switches += 1;
+            // A cost far off the average is mostly due to a preemption, so it moves the average by a bounded step.
+            let weight = if rules.warms_up {
+                rules.weight
+            } else {
+                rules.weight.max(1.0 / (f64::from(samples) + 1.0))
+            };
+            old + (cost.clamp(old / 2.0, old * 2.0) - old) * weight
+        };
+        known.set_cost(new);
+        if rules.drifts && samples > 0 && self.in_use() == Some(way) {
+            for other in (0..N).filter(|&other| other != way) {
+                let other = &self.ways[other];
+                other.set_cost(other.cost() * new / old);
+            }
         }
     }
 
-    /// Returns the way in use.
-    pub fn in_use(&self) -> usize {
-        self.in_use
+    /// Returns the way in use; `None` if none was chosen yet.
+    pub fn in_use(&self) -> Option<usize> {
+        self.in_use.load(Relaxed).checked_sub(1).map(|way| way as usize)
     }
 
     /// Returns cost and number of samples of a way; `None` if it was never measured.
     pub fn known(&self, way: usize) -> Option<Known> {
-        let Way { cost, samples, .. } = self.ways[way];
-        (samples > 0).then_some(Known { cost, samples })
+        let samples = self.ways[way].samples.load(Relaxed);
+        (samples > 0).then(|| Known { cost: self.ways[way].cost(), samples })
     }
 
     /// Returns the number of picks.
     pub fn picks(&self) -> u64 {
-        self.picks
+        self.picks.load(Relaxed).into()
     }
 
     /// Returns the number of picks that explored.
     pub fn explorations(&self) -> u64 {
-        self.explorations
+        self.explorations.load(Relaxed).into()
     }
 
     /// Returns how often the way in use has changed.
     pub fn switches(&self) -> u64 {
-        self.switches
+        self.switches.load(Relaxed).into()
     }
 }
 
@@ -167,9 +229,9 @@ mod tests {
     }
 
     /// Plays `rounds` rounds and returns the sum of the true costs.
-    fn play(bandit: &mut Bandit<4>, costs: [f64; 4], rounds: u64, noise: &mut Noise) -> f64 {
+    fn play(bandit: &Bandit<4>, costs: [f64; 4], rounds: u64, noise: &mut Noise) -> f64 {
         let round = |_| {
-            let pick = bandit.pick();
+            let pick = bandit.pick_of(&[true; 4]);
             bandit.learn(pick.way, noise.of(costs[pick.way]));
             costs[pick.way]
         };
@@ -182,13 +244,13 @@ mod tests {
             for costs in
                 [[1.0, 2.0, 4.0, 8.0], [3.0, 1.0, 1.5, 2.0], [5.0, 4.0, 3.0, 1.0], [2.0, 2.0, 1.6, 9.0]]
             {
-                let mut bandit = Bandit::new([true; 4], 0);
+                let bandit = Bandit::starting_with(0, &Rules::CALLS);
                 let mut noise = Noise(seed);
-                play(&mut bandit, costs, 1_000, &mut noise);
-                let total = play(&mut bandit, costs, 10_000, &mut noise);
+                play(&bandit, costs, 1_000, &mut noise);
+                let total = play(&bandit, costs, 10_000, &mut noise);
                 let best = costs.into_iter().fold(f64::MAX, f64::min);
                 assert!(total <= best * 10_000.0 * 1.06, "seed {seed}, {costs:?}: {total}");
-                assert!(bandit.explorations() * TRY_EVERY <= bandit.picks());
+                assert!(bandit.explorations() * u64::from(Rules::CALLS.try_every) <= bandit.picks());
             }
         }
     }
@@ -196,8 +258,8 @@ mod tests {
     #[test]
     fn what_is_nearly_as_good_does_not_take_turns() {
         for seed in 0..20 {
-            let mut bandit = Bandit::new([true; 4], 1);
-            play(&mut bandit, [1.0, 1.0, 1.02, 0.99], 20_000, &mut Noise(seed));
+            let bandit = Bandit::starting_with(1, &Rules::CALLS);
+            play(&bandit, [1.0, 1.0, 1.02, 0.99], 20_000, &mut Noise(seed));
             assert!(bandit.switches() <= 20, "seed {seed}: {}", bandit.switches());
         }
     }
@@ -205,25 +267,25 @@ mod tests {
     #[test]
     fn it_notices_that_times_have_changed() {
         for seed in 0..20 {
-            let mut bandit = Bandit::new([true; 4], 0);
+            let bandit = Bandit::starting_with(0, &Rules::CALLS);
             let mut noise = Noise(seed);
-            play(&mut bandit, [1.0, 2.0, 2.0, 2.0], 5_000, &mut noise);
-            assert_eq!(bandit.in_use(), 0);
+            play(&bandit, [1.0, 2.0, 2.0, 2.0], 5_000, &mut noise);
+            assert_eq!(bandit.in_use(), Some(0));
             // The cost of the way in use is measured at every pick; one that looked worse is tried again
             // within a few explorations.
-            play(&mut bandit, [3.0, 2.0, 0.5, 2.0], 10_000, &mut noise);
-            assert_eq!(bandit.in_use(), 2, "seed {seed}");
+            play(&bandit, [3.0, 2.0, 0.5, 2.0], 10_000, &mut noise);
+            assert_eq!(bandit.in_use(), Some(2), "seed {seed}");
         }
     }
 
     #[test]
     fn what_is_not_allowed_is_never_picked_and_nonsense_not_believed() {
-        let mut bandit = Bandit::new([false, true, false, true], 1);
+        let bandit = Bandit::<4>::starting_with(1, &Rules::CALLS);
         for round in 0..10_000 {
-            let Pick { way, .. } = bandit.pick();
+            let Pick { way, .. } = bandit.pick_of(&[false, true, false, true]);
             assert!(way == 1 || way == 3);
             bandit.learn(way, [f64::NAN, 0.0, -1.0, f64::INFINITY][round % 4]);
         }
-        assert_eq!((bandit.in_use(), bandit.known(1)), (1, None));
+        assert_eq!((bandit.in_use(), bandit.known(1)), (Some(1), None));
     }
 }

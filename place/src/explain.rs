@@ -1,51 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Explanations: a decision with all the numbers behind it.
 //!
-//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows. A past decision is
-//!   stored in the stats page with a reason code, which `reason_text` turns into words.
+//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
+//! - **Not here** past decisions: the stats page has them, with a code of `reason`
 
 use super::model::Line;
 use super::store::Origin;
-use super::{Placer, SWITCH_BELOW};
+use super::{Placer, Rules};
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_kernels::Routine;
 use memlift_spec::Opcode;
-
-/// Reason that an executor was chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub enum Why {
-    /// The executor has the lowest predicted time.
-    Fastest = 1,
-    /// The executor was in use, and no other is predicted to be faster by enough.
-    Incumbent = 2,
-    /// The executor is second best and was tried to keep its prediction accurate.
-    Explored = 3,
-    /// No other executor can run the operation.
-    Only = 4,
-    /// The caller named the executor.
-    Requested = 5,
-}
-
-/// Returns the text of a reason code from the stats page.
-pub const fn reason_text(code: u16) -> &'static str {
-    match code {
-        1 => "lowest predicted time",
-        2 => "in use already, and nothing is predicted to be 6 % faster",
-        3 => "second best, tried to keep its prediction true",
-        4 => "the only executor that is calibrated for it",
-        5 => "the caller said so",
-        16 => "transform: source or target is in cache, so the result stays there, too",
-        17 => "transform: neither is in cache, and streaming was measured to be faster",
-        18 => "transform: neither is in cache, and ordinary stores were measured to be faster",
-        19 => "transform: the cache is contended, so neighbours are spared",
-        20 => "transform: as before, until the least stay is over or another way is clearly better",
-        21 => "transform: tried to keep its measurement true",
-        22 => "transform: the caller said so",
-        23 => "transform: too small to be looked at",
-        _ => "unknown reason",
-    }
-}
 
 /// Prediction for one executor.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
@@ -119,7 +83,7 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
                  replace it",
                 duration(best.predicted_ns),
                 plain.predicted_ns / best.predicted_ns.max(1.0),
-                (1.0 - SWITCH_BELOW) * 100.0
+                (1.0 - Rules::COPIES.switch_below) * 100.0
             ),
             _ => "nothing is predicted to be faster than ordinary stores on the caller's core".to_owned(),
         }

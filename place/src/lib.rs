@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Placement: chooses the executor of an operation, and if its stores go through the cache.
+//! Placement decides for every service: the executor of an operation, the stores of a message, the device of a call, the
+//! place where a walk runs.
 //!
-//! - **Flow** (opcode, size, cache state) ──`Model`──▶ predicted ns of every available executor ──▶ the fastest, with
-//!   hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
+//! - **Flow** costs of the ways ──`select`──▶ the cheapest, with hysteresis and a little exploration ──▶ measured cost ──▶
+//!   next decision. Each caller has its [`Rules`] and its type of reasons (`reason`)
+//! - **Costs** of a copy ([`Placer`]): (opcode, size, cache state) ──`Model`──▶ predicted ns × `Correction`. Of a call
+//!   and a shape ([`Bandit`]): learned from those before
 //! - **Model** L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
 //!   state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
 //! - **Shape** the order in which streaming copies walk memory (`shapes`); other routines start from it and learn
@@ -29,30 +32,32 @@ mod fit;
 mod machine;
 mod model;
 mod quiet;
+mod reason;
 mod refine;
 #[expect(unsafe_code, reason = "times single loads of memory that the caller vouches for")]
 mod residency;
+mod select;
 #[expect(unsafe_code, reason = "times kernels on calibration's buffers")]
 mod shapes;
 mod store;
 #[expect(unsafe_code, reason = "copies between ranges that its callers vouch for")]
 mod stores;
 
-pub use bandit::{Bandit, Known, Pick, TRY_EVERY};
+pub use bandit::{Bandit, Known, Pick};
 pub use calibrate::{CalibrateError, Helpers, calibrate, calibrate_alone};
-pub use explain::{Candidate, Explanation, reason_text};
+pub use explain::{Candidate, Explanation};
 pub use machine::Machine;
 pub use model::{Calibration, Curve, Line, Model, Thresholds};
 pub use quiet::Trust;
-pub use residency::timed_loads;
+pub use reason::{CallReason, CopyReason, Reason, StoreReason, WalkReason, reason_text};
+pub use select::{Rules, Turn};
+pub use residency::{Residency, timed_loads};
 pub use shapes::ShapeFrom;
 pub use store::{Loaded, Origin, StoreError, default_path};
 
 pub use background::Background;
-pub use explain::Why;
 pub use quiet::idle_cores;
 pub use refine::{PIECE_BYTES, Picked, Refine};
-pub use residency::Residency;
 pub use store::{default_or, is_worth_measuring, load, save};
 pub use stores::StoreKind;
 
@@ -65,21 +70,16 @@ use correct::Correction;
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_kernels::Isa;
 use memlift_spec::Opcode;
+use select::{Past, select};
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Smallest size that is placed, in bytes: from here on, reading the clock costs less than one percent of the work.
 pub const GATE_BYTES_MIN: usize = 512 * 1024;
-/// One decision in this many tries the second best executor, if it is not much worse.
-const EXPLORE_EVERY: u32 = 64;
-/// Largest predicted time of the second best, relative to the best, at which it is tried.
-const EXPLORE_WITHIN: f64 = 1.3;
 /// A split also takes another core's time, so it is only chosen if it looks better than one core by this factor.
 const SPLIT_COST: f64 = 1.2;
-/// Largest predicted time of another executor, relative to the one in use, at which it replaces that one.
-const SWITCH_BELOW: f64 = 0.94;
-/// Improvement in percent that `SWITCH_BELOW` requires, for reports.
-pub const SWITCH_PERCENT: u32 = 6;
+/// Executors that a synchronous call chooses from.
+const EXECUTORS: [Executor; 3] = [Executor::InlineTemporal, Executor::InlineNt, Executor::Split];
 
 /// Returns the factor by which a predicted time is multiplied before executors are compared.
 fn price(executor: Executor) -> f64 {
@@ -107,9 +107,9 @@ pub struct Placer {
     /// Copies of the numbers that every decision reads, so that decisions take no lock.
     fast: Fast,
     correction: Correction,
-    /// Executor in use per (opcode, cache state, size class), plus one; 0: none yet.
+    /// Index in [`EXECUTORS`] of the one in use per (opcode, cache state, size class), plus one; 0: none yet.
     incumbents: Box<[AtomicU32]>,
-    decisions: AtomicU64,
+    decisions: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -130,7 +130,7 @@ pub struct Choice {
     /// Predicted time, nanoseconds.
     pub predicted_ns: f64,
     /// Reason of the choice.
-    pub why: Why,
+    pub why: Reason,
 }
 
 impl Placer {
@@ -146,7 +146,7 @@ impl Placer {
             },
             correction: Correction::default(),
             incumbents: (0..model::OPCODES * 2 * correct::CLASSES).map(|_| AtomicU32::new(0)).collect(),
-            decisions: AtomicU64::new(0),
+            decisions: AtomicU32::new(0),
             loaded: RwLock::new(loaded.clone()),
         };
         placer.replace(loaded);
@@ -180,7 +180,7 @@ impl Placer {
     ///
     /// # Safety
     ///
-    /// The conditions of [`Residency::sample`].
+    /// `source` and `target` are readable for `bytes`.
     #[expect(unsafe_code, reason = "hands raw buffers to the sampler")]
     pub unsafe fn cache_state(
         &self,
@@ -237,47 +237,36 @@ impl Placer {
         cache: CacheState,
         allowed: impl Fn(Executor) -> bool,
     ) -> Choice {
-        let mut best = (Executor::InlineTemporal, f64::INFINITY);
-        let mut second = best;
-        let slot = &self.incumbents[correct::slot_of(opcode, cache, bytes)];
-        let incumbent = slot.load(Ordering::Relaxed);
-        let mut held = None;
-        for executor in [Executor::InlineTemporal, Executor::InlineNt, Executor::Split] {
+        let rules = &Rules::COPIES;
+        let mut costs = [f64::INFINITY; EXECUTORS.len()];
+        let mut least = f64::INFINITY;
+        for (cost, executor) in costs.iter_mut().zip(EXECUTORS) {
             let Some(predicted) = self.predict_ns(executor, opcode, bytes, cache) else { continue };
             let predicted = predicted * price(executor);
             // `allowed` may make a system call, so it is only called for executors that could be chosen.
-            if predicted >= best.1 * EXPLORE_WITHIN || !allowed(executor) {
-                continue;
-            }
-            if incumbent == executor as u32 + 1 {
-                held = Some((executor, predicted));
-            }
-            if predicted < best.1 {
-                second = best;
-                best = (executor, predicted);
-            } else if predicted < second.1 {
-                second = (executor, predicted);
+            if predicted < least * rules.explore_within && allowed(executor) {
+                *cost = predicted;
+                least = least.min(predicted);
             }
         }
-        let count = self.decisions.fetch_add(1, Ordering::Relaxed) as u32;
-        let choice = |(executor, cost_ns): (Executor, f64), why| Choice {
-            executor,
-            cache,
-            predicted_ns: cost_ns / price(executor),
-            why,
+        let slot = &self.incumbents[correct::slot_of(opcode, cache, bytes)];
+        let incumbent = slot.load(Ordering::Relaxed);
+        let past = Past {
+            decisions: self.decisions.fetch_add(1, Ordering::Relaxed),
+            in_use: incumbent.checked_sub(1).map(|way| way as usize),
+            may_switch: true,
         };
-        if count % EXPLORE_EVERY == EXPLORE_EVERY - 1 && second.1 < best.1 * EXPLORE_WITHIN {
-            return choice(second, Why::Explored);
-        }
-        if let Some(held) = held.filter(|held| best.0 != held.0 && best.1 > held.1 * SWITCH_BELOW) {
-            return choice(held, Why::Incumbent);
-        }
-        if best.1.is_infinite() {
-            best.1 = 0.0;
-            return choice(best, Why::Only);
-        }
-        slot.store(best.0 as u32 + 1, Ordering::Relaxed);
-        choice(best, Why::Fastest)
+        let (way, why) = match select(rules, &costs, past, |_| 0) {
+            Some((way, Turn::Cheapest)) => {
+                slot.store(way as u32 + 1, Ordering::Relaxed);
+                (way, CopyReason::Fastest)
+            }
+            Some((way, Turn::Held)) => (way, CopyReason::Incumbent),
+            Some((way, Turn::Explored)) => (way, CopyReason::Explored),
+            None => return Choice { executor: EXECUTORS[0], cache, predicted_ns: 0.0, why: CopyReason::Only.into() },
+        };
+        let executor = EXECUTORS[way];
+        Choice { executor, cache, predicted_ns: costs[way] / price(executor), why: why.into() }
     }
 
     /// Updates the correction with the time that a chosen operation took.

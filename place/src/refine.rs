@@ -3,13 +3,14 @@
 //! calls.
 //!
 //! - **Flow** `pick` ─▶ a piece of the call is done in a shape on trial, the rest in the shape in use ─▶ `learn` both
-//!   costs ─▶ a shape that is clearly better is stored in the kernels' table, which every caller of the routine reads
-//! - **Limits** one call in [`TRY_EVERY`](super::TRY_EVERY) tries a shape, on at most [`PIECE_BYTES`] of its bytes, so
+//!   costs ─▶ the next `pick` stores a shape that is clearly better in the kernels' table, which every caller of the
+//!   routine reads
+//! - **Limits** one call in [`Rules::try_every`] tries a shape, on at most [`PIECE_BYTES`] of its bytes, so
 //!   that even a shape ten times slower costs a large call little
 //! - **Order** one lock per routine and size class; a call that finds it locked neither tries nor learns
 //! - **Not here** copies: calibration measures those
 
-use super::Bandit;
+use super::{Bandit, Rules};
 use memlift_kernels::{Isa, Routine, SHAPE_CLASSES, Shape, set_shape, shape, shape_class};
 use std::sync::Mutex;
 
@@ -22,6 +23,8 @@ const WAYS: usize = 8;
 #[derive(Debug)]
 struct Search {
     shapes: [Shape; WAYS],
+    /// False for a shape that is another one's repetition.
+    allowed: [bool; WAYS],
     bandit: Bandit<WAYS>,
 }
 
@@ -40,7 +43,11 @@ impl Search {
             Shape::walk(4, vector_bytes, 4096),
         ];
         let allowed = std::array::from_fn(|way| !shapes[..way].contains(&shapes[way]));
-        Search { shapes, bandit: Bandit::new(allowed, 0) }
+        Search { shapes, allowed, bandit: Bandit::starting_with(0, &Rules::CALLS) }
+    }
+
+    fn in_use(&self) -> Shape {
+        self.shapes[self.bandit.in_use().unwrap_or(0)]
     }
 }
 
@@ -85,22 +92,21 @@ impl Refine {
             return Picked { shape: in_use, tried: None };
         };
         let search = search.get_or_insert_with(|| Search::new(in_use, self.isa));
-        let pick = search.bandit.pick();
-        let shape = search.shapes[search.bandit.in_use()];
-        Picked { shape, tried: pick.explores.then(|| search.shapes[pick.way]) }
+        let before = search.in_use();
+        let pick = search.bandit.pick_of(&search.allowed);
+        let shape = search.in_use();
+        if shape != before {
+            set_shape(routine, shape_class(bytes), Some(shape));
+        }
+        Picked { shape, tried: pick.explores().then(|| search.shapes[pick.way]) }
     }
 
     /// Adds the measured cost of a shape, nanoseconds per byte.
     pub fn learn(&self, routine: Routine, bytes: usize, used: Shape, ns_per_byte: f64) {
-        let Ok(mut search) = self.search(routine, bytes).try_lock() else { return };
-        let Some(search) = search.as_mut() else { return };
+        let Ok(search) = self.search(routine, bytes).try_lock() else { return };
+        let Some(search) = search.as_ref() else { return };
         let Some(way) = search.shapes.iter().position(|shape| *shape == used) else { return };
-        let before = search.bandit.in_use();
         search.bandit.learn(way, ns_per_byte);
-        let now = search.bandit.in_use();
-        if now != before {
-            set_shape(routine, shape_class(bytes), Some(search.shapes[now]));
-        }
     }
 }
 

@@ -11,15 +11,17 @@ use crate::message::{Shape, Tensor};
 use crate::payload::Outgoing;
 use memlift_ground::observe::Executor;
 use memlift_offload::{Engine, Lost};
-use memlift_place::Cache;
+use memlift_place::{Cache, Reason};
 
 /// Executor and stores with which a range is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum How {
     /// As the engine's cost model places it, with what is known of the buffers.
     Placed(Cache),
-    /// As the caller says.
-    Told { by: Executor, streams: bool },
+    /// As the engine's cost model places it, to learn what that costs.
+    Tried(Cache, Reason),
+    /// By this executor, for this reason.
+    Told { by: Executor, streams: bool, why: Reason },
 }
 
 /// How a payload is copied.
@@ -45,7 +47,7 @@ impl How {
     /// Returns the choice as a cache hint, for copies that have no choice of executors.
     fn hint(self) -> Cache {
         match self {
-            How::Placed(cache) => cache,
+            How::Placed(cache) | How::Tried(cache, _) => cache,
             How::Told { streams: true, .. } => Cache::Cold,
             How::Told { streams: false, .. } => Cache::Hot,
         }
@@ -71,7 +73,10 @@ impl Transfer {
                     return Ok(engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()));
                 }
                 How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
-                How::Told { by, streams } => engine.copy_with(target, source, bytes, by, streams)?,
+                How::Tried(cache, why) => engine.copy_raw_because(target, source, bytes, cache, why),
+                How::Told { by, streams, why } => {
+                    engine.copy_with_because(target, source, bytes, by, streams, why)?;
+                }
             }
         }
         Ok(0)
@@ -136,7 +141,9 @@ impl Outgoing<'_> {
     /// `target` is writable for as many bytes as it has and does not overlap the source.
     pub(crate) unsafe fn copy_here(&self, target: *mut u8, transfer: Transfer) -> Option<u32> {
         let how = match transfer.how {
-            How::Told { by: Executor::Idxd, streams } => How::Told { by: Executor::InlineTemporal, streams },
+            How::Told { by: Executor::Idxd, streams, why } => {
+                How::Told { by: Executor::InlineTemporal, streams, why }
+            }
             how => how,
         };
         // SAFETY: the target is writable for the data's bytes and apart from them, as the caller vouches.

@@ -8,8 +8,8 @@
 //!   answer.
 //! - **Ways** 0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off · 5 DSA, on · 6 DSA, off
 //! - **Order** below [`GATE_BYTES_MIN`] no way is tried or learned; answer times are forecast from `FORECAST_FROM` on
-//! - **Owner** one per session; [`Bandit`] (in the engine) learns with hysteresis, and explores at most one call in 16, about one
-//!   in 64 in the long run
+//! - **Owner** one per session; [`Bandit`] learns with hysteresis, and explores at most one call in 16, about one in 64 in the long
+//!   run
 //!
 //! Rocket (arXiv 2601.06331, §V) leaves device, cache injection and batching to its user, and names self-tuning as future work.
 
@@ -19,8 +19,7 @@ use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::transfer::How;
 use memlift_ground::observe::CacheState;
 use memlift_offload::Engine;
-use memlift_place::Cache;
-use memlift_place::{self, Bandit, GATE_BYTES_MIN};
+use memlift_place::{Bandit, Cache, CallReason, GATE_BYTES_MIN, Pick, Rules, Turn};
 use memlift_spec::Opcode;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -102,21 +101,26 @@ impl Plan {
     /// The engine's cost model places the copy, and nothing is measured.
     pub const PLAIN: Plan = Plan { how: How::Placed(Cache::Auto), flags: 0, trial: None };
 
-    fn told(device: Device, cache: CachePolicy) -> Plan {
+    fn told(device: Device, cache: CachePolicy, why: CallReason) -> Plan {
         let streams = cache == CachePolicy::Off;
         Plan {
-            how: How::Told { by: device.executor(), streams },
+            how: How::Told { by: device.executor(), streams, why: why.into() },
             flags: if streams { FLAG_UNCACHED } else { FLAG_CACHED },
             trial: None,
         }
     }
 
-    fn of(way: usize, cached: bool) -> Plan {
-        match WAYS[way] {
-            (Device::Auto, _) if cached => Plan::PLAIN,
-            (Device::Auto, _) => Plan { how: How::Placed(Cache::Cold), flags: FLAG_UNCACHED, trial: None },
-            (device, cache) => Plan::told(device, cache),
+    fn of(way: usize, cached: bool, why: CallReason) -> Plan {
+        let (device, cache) = WAYS[way];
+        if device != Device::Auto {
+            return Plan::told(device, cache, why);
         }
+        let (known, flags) = if cached { (Cache::Auto, 0) } else { (Cache::Cold, FLAG_UNCACHED) };
+        let how = match why {
+            CallReason::Explored => How::Tried(known, why.into()),
+            _ => How::Placed(known),
+        };
+        Plan { how, flags, trial: None }
     }
 }
 
@@ -176,16 +180,19 @@ impl Decisions {
                 CachePolicy::Auto => CachePolicy::Off,
                 cache => cache,
             };
-            return Ok(Plan::told(options.device, cache));
+            let why = if options.leave_nothing() { CallReason::Requested } else { CallReason::Small };
+            return Ok(Plan::told(options.device, cache, why));
         }
         let key = Key::new(operation, mode, bytes, options);
         let full = self.ways.len() >= KEYS_MAX && !self.ways.contains_key(&key);
         let (allowed, first) = key.ways(cached);
         if full {
-            return Ok(Plan::of(first, cached));
+            return Ok(Plan::of(first, cached, CallReason::First));
         }
-        let way = self.ways.entry(key).or_insert_with(|| Bandit::new(allowed, first)).pick().way;
-        let mut plan = Plan::of(way, cached);
+        let bandit = self.ways.entry(key).or_insert_with(|| Bandit::starting_with(first, &Rules::CALLS));
+        let Pick { way, turn, .. } = bandit.pick_of(&allowed);
+        let why = if turn == Turn::Explored { CallReason::Explored } else { reason(bandit) };
+        let mut plan = Plan::of(way, cached, why);
         plan.flags |= FLAG_TIMED;
         plan.trial = Some(Trial { key, way, bytes });
         Ok(plan)
@@ -201,8 +208,8 @@ impl Decisions {
     /// Chooses how many calls a pipeline rings for at once; gives the size class and the index into [`BATCHES`].
     pub fn batch(&mut self, bytes: u64) -> (u8, usize) {
         let class = bytes.max(1).ilog2() as u8;
-        let bandit = self.batches.entry(class).or_insert_with(|| Bandit::new([true; BATCHES.len()], 0));
-        (class, bandit.pick().way)
+        let bandit = self.batches.entry(class).or_insert_with(|| Bandit::starting_with(0, &Rules::CALLS));
+        (class, bandit.pick_of(&[true; BATCHES.len()]).way)
     }
 
     /// Learns the time per answer of a batch size.
@@ -234,11 +241,10 @@ impl Decisions {
         options: &CallOptions,
         cached: bool,
     ) -> Explanation {
-        let gate_bytes = GATE_BYTES_MIN as u64;
         let key = Key::new(operation_hash(operation), mode, bytes, options);
         let (allowed, first) = key.ways(cached);
         let bandit = self.ways.get(&key);
-        let in_use = bandit.map_or(first, Bandit::in_use);
+        let in_use = bandit.and_then(Bandit::in_use).unwrap_or(first);
         let (device, cache) = WAYS[in_use];
         let fixed = options.leave_nothing();
         let known = |way| bandit.and_then(|bandit| bandit.known(way));
@@ -248,17 +254,11 @@ impl Decisions {
                 known(way).map_or((None, 0), |known| (Some(known.cost), known.samples));
             Candidate { device, cache, ns_per_byte, samples }
         });
-        let reason = match (fixed, bandit) {
-            (true, _) => "the caller said so".to_owned(),
-            _ if bytes < gate_bytes => {
-                format!("below {gate_bytes} bytes a request is copied here and now, and nothing is decided")
-            }
-            (_, None) => format!("no such call was made yet; a {} call begins with it", mode.name()),
-            (_, Some(bandit)) if bandit.switches() == 0 => format!(
-                "begun with, and nothing was measured to be {} % cheaper since",
-                memlift_place::SWITCH_PERCENT
-            ),
-            (_, Some(_)) => "measured to be the cheapest, copy and handler together".to_owned(),
+        let why = match bandit {
+            _ if fixed => CallReason::Requested,
+            _ if bytes < GATE_BYTES_MIN as u64 => CallReason::Small,
+            None => CallReason::First,
+            Some(bandit) => reason(bandit),
         };
         let forecast = self.forecast(key.operation, bytes);
         let batch = self.batches.get(&key.class);
@@ -268,15 +268,20 @@ impl Decisions {
             mode,
             device: if fixed { options.device } else { device },
             cache: if fixed { options.cache } else { cache },
-            reason,
+            reason: why.text().to_owned(),
             candidates: candidates.collect(),
             decisions: bandit.map_or(0, Bandit::picks),
             explorations: bandit.map_or(0, Bandit::explorations),
-            batch: BATCHES[batch.map_or(0, Bandit::in_use)],
+            batch: BATCHES[batch.and_then(Bandit::in_use).unwrap_or(0)],
             expected_ns: forecast.map(|expected| u64::try_from(expected.as_nanos()).unwrap_or(u64::MAX)),
             placement: Engine::global().explain(Opcode::MEMMOVE, bytes as usize, CacheState::Unknown),
         }
     }
+}
+
+/// Returns the reason for the way in use.
+fn reason<const N: usize>(bandit: &Bandit<N>) -> CallReason {
+    if bandit.switches() == 0 { CallReason::Begun } else { CallReason::Cheapest }
 }
 
 /// One way to make a call, with its measured cost.
@@ -355,7 +360,11 @@ mod tests {
             let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
             assert_eq!(
                 plan.how,
-                How::Told { by: Executor::InlineTemporal, streams: cache == CachePolicy::Off }
+                How::Told {
+                    by: Executor::InlineTemporal,
+                    streams: cache == CachePolicy::Off,
+                    why: CallReason::Requested.into()
+                }
             );
             assert!(plan.trial.is_none());
             let open = CallOptions { device: Device::Auto, ..options };
@@ -389,5 +398,29 @@ mod tests {
             assert_eq!(said.reason, "measured to be the cheapest, copy and handler together");
             assert!(said.explorations * 16 <= said.decisions && said.decisions == 2_000);
         }
+    }
+
+    #[test]
+    fn a_trial_is_named_so_and_so_is_what_the_caller_fixed() {
+        let (bytes, options) = (GATE_BYTES_MIN as u64 * 2, CallOptions::default());
+        let mut decisions = Decisions::default();
+        let mut tried = 0;
+        for _ in 0..500 {
+            let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
+            let trial = plan.trial.expect("measured");
+            let explored = match plan.how {
+                How::Told { why, .. } | How::Tried(_, why) => why == CallReason::Explored,
+                How::Placed(_) => false,
+            };
+            tried += u64::from(explored);
+            assert!(explored || trial.way == 0, "nothing else is better than the way to begin with");
+            decisions.learn(&trial, bytes, bytes);
+        }
+        let key = Key::new(1, Mode::Sync, bytes, &options);
+        assert_eq!(tried, decisions.ways[&key].explorations());
+        assert!(tried > 0);
+        let fixed = CallOptions { device: Device::Inline, cache: CachePolicy::On, ..options };
+        let plan = decisions.begin(1, Mode::Sync, bytes, &fixed, true).unwrap();
+        assert!(matches!(plan.how, How::Told { why, .. } if why == CallReason::Requested));
     }
 }

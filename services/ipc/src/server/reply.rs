@@ -18,7 +18,7 @@ use crate::packed::{pack, unpack};
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{How, Transfer};
 use memlift_ground::observe::Executor;
-use memlift_place::Cache;
+use memlift_place::{Cache, CallReason};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -198,9 +198,11 @@ impl Responder {
 
     /// Copies the reply to where the client will see it. Its source, and the request, may be dropped after this.
     pub fn stage(&self, outgoing: &Outgoing<'_>) -> Staged {
+        let told =
+            |streams| How::Told { by: Executor::InlineTemporal, streams, why: CallReason::Reply.into() };
         let how = match self.flags & (FLAG_CACHED | FLAG_UNCACHED) {
-            FLAG_CACHED => How::Told { by: Executor::InlineTemporal, streams: false },
-            FLAG_UNCACHED => How::Told { by: Executor::InlineTemporal, streams: true },
+            FLAG_CACHED => told(false),
+            FLAG_UNCACHED => told(true),
             _ => How::Placed(Cache::Auto),
         };
         let crc = self.flags & FLAG_CRC != 0;
