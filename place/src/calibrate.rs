@@ -21,7 +21,7 @@ use super::fit::{fit, lower_quartile, median};
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT, Line, Model, Thresholds};
 use super::quiet::{Trust, Watch};
-use super::residency::load_cycles;
+use super::residency::{LINES, load_cycles};
 use super::shapes::{self, ShapeFrom};
 use super::stores::StoreKind;
 use memlift_ground::observe::{CacheState, Executor};
@@ -291,9 +291,9 @@ impl Bench<'_> {
                 let (_, source) = self.arena.cold(bytes);
                 // SAFETY: the window lies in the arena's source buffer, which is mapped.
                 unsafe {
-                    cold.extend(load_cycles(source, bytes).map(f64::from));
+                    cold.extend(load_cycles::<LINES>(source, bytes).map(f64::from));
                     (self.kernels.compare_pattern)(source, 0, bytes);
-                    hot.extend(load_cycles(source, bytes).map(f64::from));
+                    hot.extend(load_cycles::<LINES>(source, bytes).map(f64::from));
                 }
             }
         }

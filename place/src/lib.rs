@@ -4,8 +4,8 @@
 //!
 //! - **Flow** costs of the ways ──`select`──▶ the cheapest, with hysteresis and a little exploration ──▶ measured cost ──▶
 //!   next decision. Each caller has its [`Rules`] and its type of reasons (`reason`)
-//! - **Costs** of a copy ([`Placer`]): (opcode, size, cache state) ──`Model`──▶ predicted ns × `Correction`. Of a call
-//!   and a shape ([`Bandit`]): learned from those before
+//! - **Costs** of a copy ([`Placer`]): (opcode, size, cache state) ──`Model`──▶ predicted ns × `Correction`. Of a message
+//!   ([`MessagePlacer`]), a call and a walk ([`Bandit`]): learned from those before
 //! - **Model** L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
 //!   state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
 //! - **Shape** the order in which streaming copies walk memory (`shapes`); other routines start from it and learn
@@ -26,10 +26,13 @@ mod bandit;
 mod builtin;
 #[expect(unsafe_code, reason = "times kernels on buffers of its own")]
 mod calibrate;
+mod contention;
 mod correct;
 mod explain;
 mod fit;
 mod machine;
+#[expect(unsafe_code, reason = "times single loads of memory that the caller vouches for")]
+mod message;
 mod model;
 mod quiet;
 mod reason;
@@ -47,11 +50,13 @@ pub use bandit::{Bandit, Known, Pick};
 pub use calibrate::{CalibrateError, Helpers, calibrate, calibrate_alone};
 pub use explain::{Candidate, Explanation};
 pub use machine::Machine;
+pub use message::{
+    Message, MessageExplanation, MessagePlacer, PROBE_BYTES_MIN, StoreChoice, adaptive_effort,
+};
 pub use model::{Calibration, Curve, Line, Model, Thresholds};
 pub use quiet::Trust;
 pub use reason::{CallReason, CopyReason, Reason, StoreReason, WalkReason, reason_text};
 pub use select::{Rules, Turn};
-pub use residency::{Residency, timed_loads};
 pub use shapes::ShapeFrom;
 pub use store::{Loaded, Origin, StoreError, default_path};
 
@@ -59,7 +64,7 @@ pub use background::Background;
 pub use quiet::idle_cores;
 pub use refine::{PIECE_BYTES, Picked, Refine};
 pub use store::{default_or, is_worth_measuring, load, save};
-pub use stores::StoreKind;
+pub use stores::{Store, StoreKind};
 
 /// Makes the kernels use the shapes of a calibration.
 pub fn apply_shapes(calibration: &Calibration) {
@@ -70,6 +75,7 @@ use correct::Correction;
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_kernels::Isa;
 use memlift_spec::Opcode;
+use residency::Residency;
 use select::{Past, select};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -263,7 +269,14 @@ impl Placer {
             }
             Some((way, Turn::Held)) => (way, CopyReason::Incumbent),
             Some((way, Turn::Explored)) => (way, CopyReason::Explored),
-            None => return Choice { executor: EXECUTORS[0], cache, predicted_ns: 0.0, why: CopyReason::Only.into() },
+            None => {
+                return Choice {
+                    executor: EXECUTORS[0],
+                    cache,
+                    predicted_ns: 0.0,
+                    why: CopyReason::Only.into(),
+                };
+            }
         };
         let executor = EXECUTORS[way];
         Choice { executor, cache, predicted_ns: costs[way] / price(executor), why: why.into() }

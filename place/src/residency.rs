@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds out if a buffer is in the cache, by timing a few loads of lines spread over source and target.
 //!
-//! - **Flow** time four lines of the source, each load fenced between two reads of the time-stamp counter, against the
-//!   calibrated limit ──▶ all cached: hot; otherwise four lines of the target too ──▶ cold if at most one of the eight is
-//!   cached
+//! - **Flow** time some lines of the source, each load fenced between two reads of the time-stamp counter, against a
+//!   limit ──▶ all cached: hot; otherwise as many lines of the target too ──▶ cold if at most one of all is cached
 //! - **Cost** one or two hundred nanoseconds if hot, half a microsecond if cold, which is a hundredth of the copy
 //! - **Limits** if the counter traps into a hypervisor or is missing the result is Unknown. A sampled line is in the
 //!   cache afterwards; the positions vary, so that the same lines are not sampled twice in a row.
@@ -13,7 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Result of a sample.
+/// Result of a sample of a copy's buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Residency {
     /// The buffers are in the cache.
@@ -24,9 +23,9 @@ pub enum Residency {
     Unknown,
 }
 
-/// Number of lines that are sampled in each buffer.
-const LINES: usize = 4;
-const LINE_BYTES: usize = 64;
+/// Number of lines that are sampled in each buffer of a copy.
+pub(super) const LINES: usize = 4;
+pub(super) const LINE_BYTES: usize = 64;
 
 impl Residency {
     /// Samples both buffers. `hot_cycles` is the most that a cached load takes; 0: not known.
@@ -38,17 +37,34 @@ impl Residency {
         if hot_cycles == 0 || bytes < LINES * LINE_BYTES || !clock_is_cheap() {
             return Residency::Unknown;
         }
-        // SAFETY: the caller promises that `source` is readable for `bytes`, which is at least four lines.
-        let source = unsafe { hot_lines(source, bytes, hot_cycles) };
-        if source == LINES {
-            return Residency::Hot;
-        }
-        // Streaming a cached buffer costs more than it saves on an uncached one, so Cold requires that nearly
-        // all lines are cold.
-        // SAFETY: the caller promises that `target` is readable for `bytes`, which is at least four lines.
-        let target = unsafe { hot_lines(target, bytes, hot_cycles) };
-        if source + target >= 2 { Residency::Hot } else { Residency::Cold }
+        // SAFETY: the caller promises that both buffers are readable for `bytes`.
+        let cached = unsafe { is_cached::<LINES>((source, bytes), (target, bytes), hot_cycles) };
+        if cached { Residency::Hot } else { Residency::Cold }
     }
+}
+
+/// Returns true if at least two of `N` lines of the source and as many of the target are in the cache. Streaming a cached
+/// buffer costs more than it saves on an uncached one, so nearly all lines must be cold. A buffer of fewer than `N` lines
+/// counts as cached.
+///
+/// # Safety
+///
+/// Both buffers are readable for their bytes.
+pub(super) unsafe fn is_cached<const N: usize>(
+    source: (*const u8, usize),
+    target: (*const u8, usize),
+    hot_cycles: u32,
+) -> bool {
+    let hot_lines = |(buffer, bytes): (*const u8, usize)| {
+        if bytes < N * LINE_BYTES {
+            return N;
+        }
+        // SAFETY: the caller promises that the buffer is readable for `bytes`, which is at least `N` lines.
+        let cycles = unsafe { load_cycles::<N>(buffer, bytes) };
+        cycles.into_iter().filter(|&cycles| cycles <= hot_cycles).count()
+    };
+    let source = hot_lines(source);
+    source == N || source + hot_lines(target) >= 2
 }
 
 /// Returns the cycles of one load of each address, timing included; `None` if the counter is missing or traps.
@@ -56,31 +72,24 @@ impl Residency {
 /// # Safety
 ///
 /// The addresses are readable.
-pub unsafe fn timed_loads<const N: usize>(addresses: [*const u8; N]) -> Option<[u32; N]> {
+pub(super) unsafe fn timed_loads<const N: usize>(addresses: [*const u8; N]) -> Option<[u32; N]> {
     // SAFETY: each load reads one byte at an address that the caller promises to be readable.
     clock_is_cheap().then(|| addresses.map(|address| unsafe { timed_load(address) }))
 }
 
-/// Returns how many of the sampled lines are in the cache.
-unsafe fn hot_lines(buffer: *const u8, bytes: usize, hot_cycles: u32) -> usize {
-    // SAFETY: `sample` passes a buffer that is readable for `bytes`, at least four lines.
-    let cycles = unsafe { load_cycles(buffer, bytes) };
-    cycles.into_iter().filter(|&cycles| cycles <= hot_cycles).count()
-}
-
-/// Returns the cycles of loads of four lines spread over a buffer, timing included.
+/// Returns the cycles of loads of `N` lines spread over a buffer, timing included.
 ///
 /// # Safety
 ///
-/// `buffer` is readable for `bytes`, at least four lines.
-pub(super) unsafe fn load_cycles(buffer: *const u8, bytes: usize) -> [u32; LINES] {
+/// `buffer` is readable for `bytes`, at least `N` lines.
+pub(super) unsafe fn load_cycles<const N: usize>(buffer: *const u8, bytes: usize) -> [u32; N] {
     // A different position each time, so that a sample does not find the lines that the last one has fetched.
     static TURN: AtomicUsize = AtomicUsize::new(0);
     let turn = TURN.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
     TURN.store(turn, Ordering::Relaxed);
-    let stride = bytes / LINES;
+    let stride = bytes / N;
     let jitter = (turn >> 8) % (stride / LINE_BYTES).max(1) * LINE_BYTES;
-    let mut cycles = [0; LINES];
+    let mut cycles = [0; N];
     for (index, cycles) in cycles.iter_mut().enumerate() {
         let offset = (index * stride + jitter).min(bytes - 1);
         // SAFETY: the offset lies in the buffer, which the caller promises to be readable.
@@ -90,7 +99,7 @@ pub(super) unsafe fn load_cycles(buffer: *const u8, bytes: usize) -> [u32; LINES
 }
 
 /// Returns true if reading the time-stamp counter costs tens of cycles and does not trap into a hypervisor.
-fn clock_is_cheap() -> bool {
+pub(super) fn clock_is_cheap() -> bool {
     static CHEAP: OnceLock<bool> = OnceLock::new();
     *CHEAP.get_or_init(|| {
         let byte = 0u8;

@@ -11,11 +11,10 @@
 //!
 //! If a message that is packed and then sealed is larger than a stage, the target holds the packed, unsealed bytes for a moment.
 
-use crate::adapt::Decision;
 use crate::request::{Body, Packing, Plan};
 use crate::scratch::{STAGE_BYTES, Scratch, Slab};
-use crate::store::{Store, copy_through, load_stage, prefetch_near, store_stage};
-use crate::{Error, Options, Outcome};
+use crate::store::{copy_through, load_stage, prefetch_near, store_stage};
+use crate::{Decision, Error, Options, Outcome, Store};
 use memlift_kernels::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
 use memlift_offload::Engine;
 use memlift_spec::Format;

@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (checks steps and chains) ──▶ `adapt` (through the cache or past it) ──▶
+//! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (checks steps and chains) ──▶ `place` (through the cache or past it) ──▶
 //!   `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ the kernels; `codec` packs and unpacks whole messages.
 //! - **Layout** frames: `frame`, `docs/formats/transform.md`.
 //! - **Owner** buffers are the caller's. Scratch memory is one bounded pool; if all of it is in use, a call waits or gives `Busy`.
@@ -30,7 +30,6 @@
 //! The interface is that of SmartDIMM's CompCpy; the work is done by this CPU's vector units.
 #![deny(unsafe_code)]
 
-pub mod adapt;
 pub mod codec;
 #[expect(unsafe_code, reason = "the paper's call takes addresses")]
 mod compcpy;
@@ -50,18 +49,18 @@ mod transfer;
 #[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
 mod transform;
 
-pub use adapt::{Adapt, Decision, Explanation, PlacementReason};
 pub use codec::{bound, supported};
 pub use compcpy::{PAGE_BYTES, compcpy};
 pub use error::Error;
 pub use frame::{HEADER_BYTES, RECORD_BYTES};
 pub use key::Key;
 pub use memlift_kernels::{aead, deflate};
-pub use memlift_place::Cache;
+pub use memlift_place::{
+    Cache, MessageExplanation as Explanation, Store, StoreChoice as Decision, StoreReason as PlacementReason,
+};
 pub use memlift_spec::{Effort, Format};
 pub use request::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Chain, Op, Options, Outcome, Packing, Patience, Step};
 pub use scratch::{SLAB_BYTES, Scratch, ScratchStats};
-pub use store::Store;
 pub use stream::{OpenStream, SealStream, Untrusted};
 pub use transfer::{Progress, Transfer};
 pub use transform::{Transform, copy};

@@ -11,10 +11,8 @@
 //! | framed, forward | crc?, pack, seal? · or crc?, seal |
 //! | framed, back | open?, unpack, crc? · or open, crc? |
 
-use crate::Error;
-use crate::Key;
-use crate::adapt::Decision;
-use memlift_place::Cache;
+use crate::{Decision, Error, Key};
+use memlift_place::{Cache, adaptive_effort};
 use memlift_spec::{Effort, Format};
 use std::time::Duration;
 
@@ -38,8 +36,8 @@ impl Packing {
         match self {
             Packing::Fast => Effort::Fast,
             Packing::Small => Effort::Small,
-            Packing::Adaptive if contended => Effort::Fast,
-            _ => Effort::Default,
+            Packing::Default => Effort::Default,
+            Packing::Adaptive => adaptive_effort(contended),
         }
     }
 }

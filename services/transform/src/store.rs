@@ -12,43 +12,9 @@
 //! | streaming | ordinary | past the cache | source |
 //! | isolated | prefetched without a place in the outer caches | past the cache | next to nothing |
 
-use memlift_ground::observe::Executor;
 use memlift_offload::Engine;
+use memlift_place::Store;
 use std::sync::atomic::{Ordering, fence};
-
-/// How bytes are read and written: through the caches or past them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Store {
-    /// Reads and writes through the caches.
-    Temporal = 0,
-    /// Reads through the caches and writes past them.
-    Streaming = 1,
-    /// Reads and writes past the caches, as far as the CPU can.
-    Isolated = 2,
-}
-
-impl Store {
-    /// All stores, in the order of their numbers.
-    pub const ALL: [Store; 3] = [Store::Temporal, Store::Streaming, Store::Isolated];
-
-    /// Returns the short lower-case name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Store::Temporal => "temporal",
-            Store::Streaming => "streaming",
-            Store::Isolated => "isolated",
-        }
-    }
-
-    /// Returns the executor that statistics count this store as.
-    pub(crate) const fn executor(self) -> Executor {
-        match self {
-            Store::Temporal => Executor::InlineTemporal,
-            _ => Executor::InlineNt,
-        }
-    }
-}
 
 /// Bytes that are prefetched ahead of the copy, and then copied: they must stay in the first-level cache.
 const PIECE_BYTES: usize = 4096;

@@ -10,15 +10,14 @@
 //!   unless it was authenticated and still cannot be unpacked.
 
 use crate::Key;
-use crate::adapt::Decision;
 use crate::frame::{
     FLAG_CRC, FLAG_PACKED, FLAG_SEALED, HEADER_BYTES, Header, RECORD_AAD_BYTES, RECORD_BYTES, Record, blocks,
     nonce,
 };
 use crate::request::{Body, Chain, Packing, Plan};
 use crate::scratch::{Lease, STAGE_BYTES, Slab};
-use crate::store::{Store, store_stage};
-use crate::{Error, Options, Outcome, Transform};
+use crate::store::store_stage;
+use crate::{Decision, Error, Options, Outcome, Store, Transform};
 use memlift_offload::Engine;
 use memlift_spec::Format;
 use std::marker::PhantomData;

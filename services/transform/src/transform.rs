@@ -6,16 +6,15 @@
 //! - **Owner** one instance per process (`global`) is enough; each further instance has its own pool and measurements.
 //! - **Not here** the work of each step (`flat`, `transfer`).
 
-use crate::adapt::{Adapt, Decision, Explanation, Message};
 use crate::flat::{FlatRun, Place};
 use crate::request::{Body, Plan};
 use crate::scratch::Scratch;
 use crate::transfer::{Progress, Transfer};
-use crate::{Error, Op, Options, Outcome, ScratchStats};
+use crate::{Decision, Error, Explanation, Op, Options, Outcome, ScratchStats};
 use memlift_ground::config::{Config, TransformConfig};
 use memlift_ground::observe::now_ns;
 use memlift_offload::Engine;
-use memlift_place::Cache;
+use memlift_place::{Cache, Message, MessagePlacer};
 use memlift_spec::Opcode;
 use std::sync::OnceLock;
 
@@ -24,7 +23,7 @@ use std::sync::OnceLock;
 pub struct Transform {
     engine: &'static Engine,
     scratch: Scratch,
-    adapt: Adapt,
+    messages: MessagePlacer,
 }
 
 /// Returns the opcode that statistics count a plan as.
@@ -49,7 +48,7 @@ impl Transform {
         Transform {
             engine,
             scratch: Scratch::new(usize::try_from(settings.scratch_bytes).unwrap_or(usize::MAX)),
-            adapt: Adapt::new(settings),
+            messages: MessagePlacer::new(settings),
         }
     }
 
@@ -71,11 +70,6 @@ impl Transform {
         &self.scratch
     }
 
-    /// Returns the placement of messages, with its measurements.
-    pub fn adapt(&self) -> &Adapt {
-        &self.adapt
-    }
-
     /// Returns the counters of the scratch pool.
     pub fn scratch_stats(&self) -> ScratchStats {
         self.scratch.stats()
@@ -83,7 +77,7 @@ impl Transform {
 
     /// Returns the inputs of a decision about a message of this opcode and size, as they are now.
     pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
-        self.adapt.explain(opcode, bytes)
+        self.messages.explain(opcode, bytes)
     }
 
     /// Copies `source` to the start of `target` and does `op` on the way.
@@ -149,7 +143,7 @@ impl Transform {
         }
         if in_place && matches!(plan.body, Body::Copy) {
             // Nothing is moved, but a checksum may have been requested.
-            let decision = self.decision_without_probe();
+            let decision = Decision::SMALL;
             // SAFETY: the caller guarantees that the source is readable for `bytes`.
             let crc = plan.before.map(|seed| unsafe { (self.engine.kernels().crc32c)(source, bytes, seed) });
             return Ok(Outcome { read: bytes, written: bytes, tag: None, crc, crc_after: None, decision });
@@ -162,22 +156,12 @@ impl Transform {
         // SAFETY: the caller guarantees source and target (writable pages are readable, too); sizes and overlaps were checked.
         unsafe {
             let start_ns = now_ns();
-            let decision = self.adapt.decide(self.engine, &message, start_ns);
+            let decision = self.messages.decide(self.engine.placer(), &message, start_ns);
             let run = FlatRun { engine: self.engine, scratch: &self.scratch, options, decision };
             let outcome = run.run(&plan, Place { source, bytes, target, capacity });
-            let outcome = outcome.inspect_err(|_| self.adapt.refused(&message, start_ns, now_ns()))?;
-            self.adapt.learn(&message, &decision, start_ns, now_ns());
+            let outcome = outcome.inspect_err(|_| self.messages.refused(&message, start_ns, now_ns()))?;
+            self.messages.learn(&message, &decision, start_ns, now_ns());
             Ok(outcome)
-        }
-    }
-
-    fn decision_without_probe(&self) -> Decision {
-        Decision {
-            store: crate::Store::Temporal,
-            cache: memlift_ground::observe::CacheState::Unknown,
-            contended: false,
-            why: crate::adapt::PlacementReason::Small,
-            predicted_ns: 0.0,
         }
     }
 
@@ -198,11 +182,11 @@ impl Transform {
                 // SAFETY: `written` bytes of the target were written by the transfer, so they are within its capacity.
                 unsafe { (self.engine.kernels().fill)(place.2, 0, written) };
             }
-            self.adapt.refused(&message, start_ns, now_ns());
+            self.messages.refused(&message, start_ns, now_ns());
             return Err(error);
         }
         let outcome = transfer.finish()?;
-        self.adapt.learn(&message, &outcome.decision, start_ns, now_ns());
+        self.messages.learn(&message, &outcome.decision, start_ns, now_ns());
         Ok(outcome)
     }
 
@@ -217,7 +201,7 @@ impl Transform {
     ) -> Decision {
         let message = message(plan, options, place);
         // SAFETY: the caller guarantees that source and target are readable for their lengths.
-        unsafe { self.adapt.decide(self.engine, &message, now_ns()) }
+        unsafe { self.messages.decide(self.engine.placer(), &message, now_ns()) }
     }
 }
 

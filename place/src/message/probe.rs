@@ -16,48 +16,42 @@
 //! more than it saves.
 
 use super::Message;
-use super::sweep::second_level_bytes;
-use memlift_offload::Engine;
-use memlift_place::timed_loads;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::contention::second_level_bytes;
+use crate::residency::{clock_is_cheap, is_cached};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const CLASSES: usize = 40;
 /// Number of lines that a probe times in the source, and as many in the target.
 const PROBED_LINES: usize = 3;
-const LINE_BYTES: usize = 64;
 /// Every message of at least this size is probed, bytes.
 const EACH_BYTES: usize = 1 << 20;
 const INTERVAL_MAX: u32 = 32;
 /// Value of the limit if none can be measured.
 const LIMIT_UNKNOWN: u32 = u32::MAX;
 
+/// Results of earlier probes, and the limit between cached and uncached loads.
 #[derive(Debug)]
-pub(super) struct Residency {
+pub(super) struct Probes {
     /// Longest cached load, cycles; 0 if not measured yet.
     limit_cycles: AtomicU32,
     /// State of each size class; its bits are in the header.
     classes: [AtomicU32; CLASSES],
-    turn: AtomicUsize,
 }
 
-impl Default for Residency {
-    fn default() -> Residency {
-        Residency {
-            limit_cycles: AtomicU32::new(0),
-            classes: [const { AtomicU32::new(0) }; CLASSES],
-            turn: AtomicUsize::new(0),
-        }
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes { limit_cycles: AtomicU32::new(0), classes: [const { AtomicU32::new(0) }; CLASSES] }
     }
 }
 
-impl Residency {
-    /// Returns true if enough probed lines of the source or the target are in cache.
+impl Probes {
+    /// Returns true if enough probed lines of the source or the target are in cache. `hot_cycles` is the limit of the machine's
+    /// calibration; 0: not known.
     ///
     /// # Safety
     ///
     /// Source and target of the message are readable for their lengths.
-    #[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
-    pub unsafe fn cached(&self, engine: &Engine, message: &Message, knee_bytes: usize) -> bool {
+    pub unsafe fn cached(&self, message: &Message, hot_cycles: u32, knee_bytes: usize) -> bool {
         let class = &self.classes[(message.bytes.ilog2() as usize).min(CLASSES - 1)];
         let seen = class.load(Ordering::Relaxed);
         if message.bytes < EACH_BYTES && seen >> 8 != 0 {
@@ -67,32 +61,27 @@ impl Residency {
         if message.bytes / 2 > knee_bytes.max(second_level_bytes()) {
             return false;
         }
-        let limit = self.limit(engine);
-        let fits = message.bytes.saturating_mul(4) <= knee_bytes;
-        let turn = self.turn.fetch_add(0x9e37_79b9, Ordering::Relaxed) >> 8;
-        // SAFETY: `buffer` and `bytes` are the message's source or target and its length, which the caller guarantees to be
-        // readable.
-        let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
+        let limit = self.limit(hot_cycles);
         let cached = if limit == LIMIT_UNKNOWN {
-            fits
+            message.bytes.saturating_mul(4) <= knee_bytes
         } else {
-            let source = hot(message.source, message.bytes);
-            let target = if source == PROBED_LINES { 0 } else { hot(message.target, message.target_bytes) };
-            source + target >= 2
+            let (source, target) = ((message.source, message.bytes), (message.target, message.target_bytes));
+            // SAFETY: the caller guarantees that source and target of the message are readable for their lengths.
+            unsafe { is_cached::<PROBED_LINES>(source, target, limit) }
         };
         class.store(state_after_probe(seen, cached), Ordering::Relaxed);
         cached
     }
 
-    fn limit(&self, engine: &Engine) -> u32 {
+    fn limit(&self, hot_cycles: u32) -> u32 {
         let limit = self.limit_cycles.load(Ordering::Relaxed);
         if limit != 0 {
             return limit;
         }
-        // The engine's own limit is for buffers whose pages were not touched for long, so it includes page walks.
-        let limit = measure().unwrap_or(match engine.placer().hot_cycles() {
-            0 => LIMIT_UNKNOWN,
-            cycles => cycles,
+        // The calibration's limit is for buffers whose pages were not touched for long, so it includes page walks.
+        let limit = measure().unwrap_or(match hot_cycles {
+            cycles if cycles > 0 && clock_is_cheap() => cycles,
+            _ => LIMIT_UNKNOWN,
         });
         self.limit_cycles.store(limit, Ordering::Relaxed);
         limit
@@ -115,26 +104,12 @@ fn state_after_probe(seen: u32, cached: bool) -> u32 {
     (interval - 1) << 8 | interval << 1 | u32::from(cached)
 }
 
-#[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
-unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) -> usize {
-    let stride = bytes / PROBED_LINES;
-    if stride < LINE_BYTES {
-        return PROBED_LINES;
-    }
-    let jitter = turn % (stride / LINE_BYTES) * LINE_BYTES;
-    let places =
-        std::array::from_fn::<_, PROBED_LINES, _>(|index| buffer.wrapping_add(index * stride + jitter));
-    // SAFETY: each address lies in the buffer, which the caller guarantees to be readable for `bytes`.
-    let cycles = unsafe { timed_loads(places) };
-    cycles.map_or(PROBED_LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
-}
-
 /// Measures the limit: a third of the way between a load from the first-level cache and one from memory. It takes lower
 /// quartiles, because every disturbance makes a load longer. Another line of the same page is touched first, so no page walk is
 /// timed.
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "flushes and times lines of a buffer of its own")]
 fn measure() -> Option<u32> {
+    use crate::residency::{LINE_BYTES, timed_loads};
     const PAGES: usize = 32;
     let buffer = vec![1u8; (PAGES + 1) * 4096];
     let mut near = Vec::new();

@@ -7,7 +7,7 @@
 //!
 //! Source: `perf_event_open(2)`.
 
-use super::contention::Contention;
+use super::source::Source;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
@@ -85,7 +85,7 @@ impl Perf {
     }
 }
 
-impl Contention for Perf {
+impl Source for Perf {
     fn name(&self) -> &'static str {
         "perf"
     }

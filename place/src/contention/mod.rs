@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures contention, that is, how busy other programs keep the caches. [`Contention`] is the interface of every source; `Watch`
-//! samples it.
+//! Measures contention, that is, how busy other programs keep the caches.
 //!
-//! - **Flow** `Watch::note_message` is called after each message. It samples once some MiB have passed and the time since the last sample is
+//! - **Flow** [`Contention::note_message`] is called after each message. It samples once some MiB have passed and the time since the last sample is
 //!   a hundred times what that sample cost. A sample gives a level (1: as good as it ever was), and the level sets the contended state,
 //!   with hysteresis and a shortest time between two changes.
 //! - **Order** one thread samples at a time (the lock is only tried, never waited for); all threads read atomic words.
@@ -11,23 +10,24 @@
 //! Sources, of which the first that works is taken: memory bandwidth counters of the kernel (`resctrl`), cache misses of this process
 //! (`perf`), a dense sweep of own memory (`sweep`). The sweep works everywhere.
 
-use super::knee::Knee;
-use super::perf::Perf;
-use super::resctrl::Resctrl;
-use super::sweep::Sweep;
+mod knee;
+#[expect(unsafe_code, reason = "reads counters of the kernel")]
+mod perf;
+mod resctrl;
+mod ring;
+mod source;
+mod sweep;
+
+pub(crate) use sweep::second_level_bytes;
+
+use knee::Knee;
 use memlift_ground::observe::now_ns;
+use perf::Perf;
+use resctrl::Resctrl;
+use source::Source;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
-/// A source that measures how contended the caches are.
-pub(super) trait Contention: Send + std::fmt::Debug {
-    /// Short lower-case name, as in `explain`.
-    fn name(&self) -> &'static str;
-
-    /// Returns how slow the caches are (1: as fast as they ever were), or `None` if it cannot be measured now. May take about
-    /// a millisecond.
-    fn sample(&mut self) -> Option<f64>;
-}
+use sweep::Sweep;
 
 /// Measuring may take at most 1/`DUTY` of the time.
 const DUTY: u64 = 100;
@@ -42,13 +42,14 @@ const LEAVE_AT: f64 = 0.5;
 
 #[derive(Debug)]
 struct Tools {
-    source: Box<dyn Contention>,
+    source: Box<dyn Source>,
     knee: Knee,
     knee_round_ns: u64,
 }
 
+/// Samples a source now and then, and judges if the caches are contended.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Contention {
     tools: Mutex<Option<Tools>>,
     threshold: f64,
     enabled: bool,
@@ -62,7 +63,7 @@ pub(super) struct Watch {
     samples: AtomicU64,
 }
 
-fn best_source() -> Box<dyn Contention> {
+fn best_source() -> Box<dyn Source> {
     if let Some(source) = Resctrl::open() {
         return Box::new(source);
     }
@@ -72,9 +73,9 @@ fn best_source() -> Box<dyn Contention> {
     Box::new(Sweep::default())
 }
 
-impl Watch {
-    pub fn new(threshold: f64, enabled: bool) -> Watch {
-        Watch {
+impl Contention {
+    pub fn new(threshold: f64, enabled: bool) -> Contention {
+        Contention {
             tools: Mutex::new(None),
             threshold,
             enabled,
@@ -122,7 +123,7 @@ impl Watch {
     }
 
     #[cfg(test)]
-    fn replace(&self, source: Box<dyn Contention>) {
+    fn replace(&self, source: Box<dyn Source>) {
         let mut tools = self.tools.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &mut *tools {
             Some(tools) => tools.source = source,
@@ -191,12 +192,12 @@ mod tests {
 
     #[test]
     fn the_state_turns_with_hysteresis_and_stays() {
-        let watch = Watch::new(0.35, true);
+        let contention = Contention::new(0.35, true);
         let mut at_ns = 10 * STAY_NS;
         let mut contended_after = |level, later_ns| {
             at_ns += later_ns;
-            watch.update_contended(level, at_ns);
-            watch.contended()
+            contention.update_contended(level, at_ns);
+            contention.contended()
         };
         assert!(!contended_after(1.34, STAY_NS));
         assert!(contended_after(1.40, STAY_NS));
@@ -209,7 +210,7 @@ mod tests {
     #[derive(Debug)]
     struct Loud;
 
-    impl Contention for Loud {
+    impl Source for Loud {
         fn name(&self) -> &'static str {
             "loud"
         }
@@ -220,12 +221,12 @@ mod tests {
 
     #[test]
     fn who_transforms_little_measures_nothing() {
-        let watch = Watch::new(0.35, true);
-        watch.replace(Box::new(Loud));
+        let contention = Contention::new(0.35, true);
+        contention.replace(Box::new(Loud));
         for _ in 0..100 {
-            watch.note_message(4096, now_ns());
+            contention.note_message(4096, now_ns());
         }
-        assert_eq!((watch.samples(), watch.spent_ns()), (0, 0));
-        assert!(!watch.contended());
+        assert_eq!((contention.samples(), contention.spent_ns()), (0, 0));
+        assert!(!contention.contended());
     }
 }

@@ -2,12 +2,12 @@
 //! Measures contention by a dense sweep over own memory, 1.5 times the second-level cache; needs no privileges and no counters.
 //!
 //! - **Flow** one lap loads the ring, a second lap is timed. The level is its time per line divided by the lowest such time so far.
-//! - **Cost** two laps, about a millisecond; `Watch` limits this to one percent of the time.
+//! - **Cost** two laps, about a millisecond; [`super::Contention`] limits this to one percent of the time.
 //! - **Limits** a lap during which the thread lost its core would be wrong, so the median of the last three laps counts. The lowest time
 //!   is raised by one percent per sweep, so a machine that has become slower for good soon no longer counts as contended.
 
-use super::contention::Contention;
 use super::ring::Ring;
+use super::source::Source;
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(super) struct Sweep {
 }
 
 /// Returns the size of the second-level cache that the kernel reports, bytes.
-pub(super) fn second_level_bytes() -> usize {
+pub(crate) fn second_level_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| {
         let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
@@ -41,7 +41,7 @@ fn parse(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit).filter(|bytes| (1 << 16..=1 << 26).contains(bytes))
 }
 
-impl Contention for Sweep {
+impl Source for Sweep {
     fn name(&self) -> &'static str {
         "sweep"
     }

@@ -6,7 +6,7 @@
 //!
 //! Source: the kernel's documentation, `filesystems/resctrl.rst` (`mon_data/mon_L3_*/mbm_total_bytes`).
 
-use super::contention::Contention;
+use super::source::Source;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn read(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-impl Contention for Resctrl {
+impl Source for Resctrl {
     fn name(&self) -> &'static str {
         "resctrl"
     }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All inputs of a placement decision, as plain data and as text.
+//! All inputs of a decision about a message, as plain data and as text.
 
-use super::Adapt;
-use crate::request::Packing;
-use crate::store::Store;
+use super::MessagePlacer;
+use crate::stores::Store;
 use memlift_ground::config::Placement;
 use memlift_spec::{Effort, Opcode};
 
-/// Inputs of a placement decision, at the time of the call.
+/// Inputs of a decision about a message, at the time of the call.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Explanation {
+pub struct MessageExplanation {
     /// Name of the operation.
     pub opcode: &'static str,
     /// Size of the message, bytes.
@@ -39,43 +38,49 @@ pub struct Explanation {
     pub stores: [(&'static str, u32, f64); 3],
     /// Store that an uncached message would get now.
     pub uncached: &'static str,
-    /// Effort that `Packing::Adaptive` stands for now.
+    /// Effort of packing that adapts to contention, now.
     pub effort: Effort,
 }
 
-pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanation {
-    let contended = adapt.watch.contended();
-    let stores = adapt
-        .costs
-        .measured(opcode, bytes)
-        .map(|(store, fs)| (store.name(), fs, adapt.price(store, contended)));
+/// Returns the effort of packing that adapts: contention slows the large tables of the default most, so it packs faster then.
+pub const fn adaptive_effort(contended: bool) -> Effort {
+    if contended { Effort::Fast } else { Effort::Default }
+}
+
+pub(super) fn explain(placer: &MessagePlacer, opcode: Opcode, bytes: usize) -> MessageExplanation {
+    let contended = placer.contention.contended();
+    let costs = &placer.costs[super::slot_of(opcode, bytes)];
+    let stores = Store::ALL.map(|store| {
+        let fs = costs.known(store as usize).map_or(0, |known| (known.cost * 1e6).max(1.0) as u32);
+        (store.name(), fs, placer.price(store, contended))
+    });
     let tried = stores.iter().filter(|store| store.1 > 0);
     let best = tried.min_by(|a, b| (f64::from(a.1) * a.2).total_cmp(&(f64::from(b.1) * b.2)));
-    Explanation {
+    MessageExplanation {
         opcode: opcode.name(),
         bytes,
-        placement: match adapt.settings.placement {
+        placement: match placer.settings.placement {
             Placement::Adaptive => "adaptive",
             Placement::Temporal => "temporal",
             Placement::Streaming => "streaming",
             Placement::Isolated => "isolated",
         },
-        limit_cycles: adapt.residency.limit_cycles(),
-        knee_bytes: adapt.watch.knee_bytes(),
-        source: adapt.watch.source_name(),
-        level: adapt.watch.level(),
-        contended_from: 1.0 + adapt.watch.threshold(),
+        limit_cycles: placer.probes.limit_cycles(),
+        knee_bytes: placer.contention.knee_bytes(),
+        source: placer.contention.source_name(),
+        level: placer.contention.level(),
+        contended_from: 1.0 + placer.contention.threshold(),
         contended,
-        probe_ns: adapt.watch.spent_ns(),
-        probes: adapt.watch.samples(),
-        slowdown_percent: adapt.settings.slowdown_percent,
+        probe_ns: placer.contention.spent_ns(),
+        probes: placer.contention.samples(),
+        slowdown_percent: placer.settings.slowdown_percent,
         stores,
         uncached: best.map_or(Store::Temporal.name(), |store| store.0),
-        effort: Packing::Adaptive.effort(contended),
+        effort: adaptive_effort(contended),
     }
 }
 
-impl std::fmt::Display for Explanation {
+impl std::fmt::Display for MessageExplanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.bytes < super::PROBE_BYTES_MIN {
             return write!(
