@@ -10,10 +10,12 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memlift::ipc::{Client, ClientOptions, Reply, Server, ServerOptions};
+use memlift::ipc::{CachePolicy, CallOptions, Client, ClientOptions, Device, Reply, Server, ServerOptions};
 use memlift::persist::{Domain, Durability, Options, Pool, kv::Kv};
-use memlift::traverse::client::{Client as Walker, Config};
-use memlift::traverse::structures::HashMap;
+use memlift::place::{CallReason, StoreReason, WalkReason, reason_text};
+use memlift::transform;
+use memlift::traverse::client::{Client as Walker, Config, cache::Cache, choice::Chooser};
+use memlift::traverse::structures::{HashMap, OrderedMap};
 use place::{Place, python, text};
 
 /// Ends a process when the test does, whichever way.
@@ -180,6 +182,59 @@ fn every_service_is_seen_and_what_it_counted_stays() {
     ] {
         assert!(sum(&page, family, &[label]) >= wanted, "{family}: {body}");
     }
+}
+
+/// A copy, a message, calls and walks of this process: each decision is in the same table, with its reason.
+#[test]
+fn the_decisions_of_every_service_are_explained_in_one_table() {
+    let place = Place::new();
+    let name = format!("explained-{}", std::process::id());
+    let server = Server::bind(&name, ServerOptions::default()).expect("a server");
+    server
+        .register("length", |request| Ok(Reply::bytes(request.to_vec().len().to_le_bytes().to_vec())))
+        .expect("registered");
+    server.start().expect("started");
+    let client = Client::connect(&name, ClientOptions::default()).expect("a client");
+    let data = vec![7u8; 1 << 20];
+    // One call in sixteen tries a way that is not known yet.
+    for _ in 0..34 {
+        client.call("length", data.as_slice(), None).expect("an answer");
+    }
+    let fixed = CallOptions { device: Device::Inline, cache: CachePolicy::Off, ..CallOptions::default() };
+    client.call("length", data.as_slice(), fixed).expect("an answer");
+
+    let options = transform::Options { cache: transform::Cache::Cold, ..transform::Options::default() };
+    let mut target = vec![0u8; 1 << 16];
+    transform::Transform::global()
+        .copy_with(transform::Step::Copy, &data[..1 << 16], &mut target, &options)
+        .expect("copied");
+
+    let node = ["node", "--memory", "8M", "--listen", "127.0.0.1:0", "--json"];
+    let (_node, line) = started(place.memlift(&node));
+    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let listens = said["listen"][0].as_str().expect("an address").parse().expect("an address");
+    let mut walker = Walker::udp(&[listens], Config::default()).expect("it answers");
+    let mut map = OrderedMap::create(&mut walker, 8).expect("a map");
+    map.insert(&mut walker, 4, &7u64.to_le_bytes()).expect("inserted");
+    let mut chooser = Chooser::new(Cache::new(1 << 16, Duration::from_secs(60)));
+    for _ in 0..4 {
+        chooser.walk(&mut walker, &map.handle().get_walk(4), None).expect("an answer");
+    }
+
+    let pid = std::process::id().to_string();
+    let explained = place.run(&["explain", &pid]);
+    let table = text(&explained.stdout);
+    for reason in [
+        CallReason::Requested as u16,
+        CallReason::Explored as u16,
+        StoreReason::Tried as u16,
+        WalkReason::Explored as u16,
+        WalkReason::Fastest as u16,
+    ] {
+        let words = reason_text(reason);
+        assert!(explained.status.success() && table.contains(words), "no {words:?} in {table}");
+    }
+    assert!(table.contains("walk ") && table.contains("remote"), "{table}");
 }
 
 /// Lets `promtool` look at a page, where it is installed.

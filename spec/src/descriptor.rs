@@ -91,6 +91,8 @@ opcodes! {
     PACK = 0x92, "pack";
     /// Statistics only: decompression.
     UNPACK = 0x93, "unpack";
+    /// Statistics only: a walk over pointers, at the nodes or over a cache of theirs.
+    WALK = 0x94, "walk";
 }
 
 /// The 24 flag bits of a descriptor.

@@ -67,17 +67,20 @@ pub enum Executor {
     Idxd = 4,
     /// A device modelled in software.
     Model = 5,
+    /// Another process, which has the data.
+    Remote = 6,
 }
 
 impl Executor {
     /// All executors, in the order of the page.
-    pub const ALL: [Executor; 6] = [
+    pub const ALL: [Executor; 7] = [
         Executor::InlineTemporal,
         Executor::InlineNt,
         Executor::Worker,
         Executor::Split,
         Executor::Idxd,
         Executor::Model,
+        Executor::Remote,
     ];
 
     /// Returns the name used in all reports.
@@ -89,6 +92,7 @@ impl Executor {
             Executor::Split => "split",
             Executor::Idxd => "idxd",
             Executor::Model => "model",
+            Executor::Remote => "remote",
         }
     }
 
