@@ -415,7 +415,7 @@ pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut 
             pool_of(pool)?
         };
         let claim = Claim::new(pool)?;
-        let read = pool.handle.with(|pool| pool.look()).ok_or_else(closed)??;
+        let read = pool.handle.with(|pool| pool.read()).ok_or_else(closed)??;
         // SAFETY: `reader` is not null, so it is writable, as the caller guarantees.
         unsafe { reader.write(Box::into_raw(Box::new(CReader { read, claim }))) };
         Ok(())

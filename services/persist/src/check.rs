@@ -251,7 +251,7 @@ fn examine(files: &impl Files, pointers: bool) -> Result<Report> {
         // A snapshot of another process's pool is without a log.
         let lanes = if snapshot.medium.is_beside() { 0 } else { header.lanes };
         for lane in 0..lanes {
-            report.lanes.push(lanes::look(&snapshot.medium, &header, lane)?);
+            report.lanes.push(lanes::inspect(&snapshot.medium, &header, lane)?);
         }
         if lanes > 0
             && let Some(epoch) = lanes::later_epoch(&snapshot.medium, &header)?

@@ -59,11 +59,11 @@ impl Watched {
     /// Returns None if nobody records, or nothing was written.
     #[inline(always)]
     pub fn begin(store: &Store, writes: &Writes) -> Option<Watched> {
-        observe::work_begins().and_then(|began_ns| Watched::look(began_ns, store, writes))
+        observe::work_begins().and_then(|began_ns| Watched::measure(began_ns, store, writes))
     }
 
     #[cold]
-    fn look(began_ns: u64, store: &Store, writes: &Writes) -> Option<Watched> {
+    fn measure(began_ns: u64, store: &Store, writes: &Writes) -> Option<Watched> {
         if writes.is_empty() {
             return None;
         }

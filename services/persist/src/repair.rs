@@ -175,7 +175,7 @@ fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
         |(file, path): (&File, &PathBuf)| file.try_clone().map_err(|source| failed("open", path, source));
     let mut changes = Vec::new();
     let (medium, header) = if let ([file], [path]) = (&files[..], paths) {
-        let header = Snapshot::look(clone((file, path))?, path)?.header().ok_or_else(|| {
+        let header = Snapshot::read(clone((file, path))?, path)?.header().ok_or_else(|| {
             Error::corrupt("neither of its headers is good: sizes and mechanism are unknown, take a backup")
         })?;
         lengthen(file, path, header.file_bytes(), &mut changes)?;
@@ -481,7 +481,7 @@ impl Mend {
     fn heap(&mut self, paths: &[PathBuf], loss: Loss) -> Result<()> {
         self.harden()?;
         let open = |path: &PathBuf| File::open(path).map_err(|source| failed("open", path, source));
-        let mut snapshot = Snapshot::look_all(paths.iter().map(open).collect::<Result<_>>()?, paths)?;
+        let mut snapshot = Snapshot::read_all(paths.iter().map(open).collect::<Result<_>>()?, paths)?;
         snapshot.recover()?;
         let home = Home::of(&self.medium, &self.header)?;
         let types = Types::new(Catalog::read(&self.medium)?.records());

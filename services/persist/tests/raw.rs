@@ -240,7 +240,7 @@ fn transactions_and_read_locks_stay_open_from_call_to_call() {
         dropped.with(|t| t.write_raw(at, 5, 0, b"lost")).expect("written");
         drop(dropped);
 
-        let read = handle.with(|pool| pool.look()).expect("open").expect("locked");
+        let read = handle.with(|pool| pool.read()).expect("open").expect("locked");
         assert_eq!(root(&read).expect("root").object, at);
         assert_eq!(read_raw(&Looking::Read(&read), at, 5).expect("there"), b"kept");
         assert!(!handle.close().expect("still read"));
@@ -277,7 +277,7 @@ fn a_forked_child_leaves_the_file_alone() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused =
-            handle.with(|_| ()).is_none() && share.begin(Durability::Sync).is_err() && share.look().is_err();
+            handle.with(|_| ()).is_none() && share.begin(Durability::Sync).is_err() && share.read().is_err();
         drop(share);
         drop(handle);
         // SAFETY: ends the child without running what the parent will run.

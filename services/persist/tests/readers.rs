@@ -103,7 +103,7 @@ impl Drop for Says<'_> {
 }
 
 /// Reads the whole snapshot; gives the writer's count. It is of one moment: no money came or went, and values are whole.
-fn look(pool: &Pool) -> Result<u64, Error> {
+fn read_all(pool: &Pool) -> Result<u64, Error> {
     let store = Kv::open(pool, Durability::Sync)?;
     let mut sum = 0u64;
     for one in 0..ACCOUNTS {
@@ -220,11 +220,11 @@ fn every_snapshot_is_of_one_moment_whoever_writes() {
                         while Instant::now() < until || whole + gone.load(Ordering::Relaxed) < 3 {
                             assert!(!ended.load(Ordering::Acquire), "the writer failed");
                             let before = told.load(Ordering::Acquire);
-                            match reader.refresh().and_then(|()| look(&reader)) {
+                            match reader.refresh().and_then(|()| read_all(&reader)) {
                                 Ok(count) => {
                                     assert!(count >= before, "{count} after {before} was told");
                                     // Nothing of it changes.
-                                    match look(&reader) {
+                                    match read_all(&reader) {
                                         Ok(again) => assert_eq!(again, count),
                                         Err(error) => {
                                             assert!(matches!(error, Error::SnapshotGone { .. }), "{error}")
@@ -295,7 +295,7 @@ fn child_writes() {
 fn child_reads() {
     let mut pool = Pool::open(path_of_child(), &reading()).expect("beside the writer");
     loop {
-        look(&pool).expect("there is room for all pages");
+        read_all(&pool).expect("there is room for all pages");
         pool.refresh().expect("a new one");
     }
 }
@@ -331,13 +331,13 @@ fn a_snapshot_ends_with_its_writer() {
             assert!(Instant::now() < deadline && !ended, "the writer does not write");
         });
         if round % 2 == 0 {
-            look(&reader).expect("the writer lives");
+            read_all(&reader).expect("the writer lives");
         }
         first.0.kill().expect("killed");
         let second = child("child_writes", &path);
         drop(first);
         loop {
-            match look(&reader) {
+            match read_all(&reader) {
                 // It has what it had read by then.
                 Ok(_) if round % 2 == 0 => break,
                 Ok(_) => {}
@@ -364,7 +364,7 @@ fn a_writer_that_is_stopped_is_not_waited_for() {
     pool.close().expect("closed");
     let writer = child("child_writes", &path);
     let mut reader = beside(&path, || {});
-    let before = look(&reader).expect("the writer lives");
+    let before = read_all(&reader).expect("the writer lives");
     let process = Pid::from_child(&writer.0);
     kill_process(process, Signal::STOP).expect("stopped");
     // Each of its threads stops when it sees the signal.
@@ -378,13 +378,13 @@ fn a_writer_that_is_stopped_is_not_waited_for() {
     }
     let late = reader.refresh().expect_err("nobody answers");
     assert!(late.to_string().contains("did not answer"), "{late}");
-    assert_eq!(look(&reader).expect("it has what it had"), before);
+    assert_eq!(read_all(&reader).expect("it has what it had"), before);
     kill_process(process, Signal::CONT).expect("it goes on");
     // The answer that came too late is not taken for one to this request.
     reader.refresh().expect("it answers");
-    let first = look(&reader).expect("a new one");
+    let first = read_all(&reader).expect("a new one");
     reader.refresh().expect("it answers");
-    assert!(first >= before && look(&reader).expect("a new one") >= first);
+    assert!(first >= before && read_all(&reader).expect("a new one") >= first);
 }
 
 #[test]
@@ -458,17 +458,17 @@ fn who_may_not_read_is_told_why() {
     let pool = Pool::open(&path, &options(Mechanism::Redo, Domain::Pages, 1)).expect("opened");
     fill(&pool);
     let mut reader = Pool::open(&path, &reading()).expect("beside the writer");
-    look(&reader).expect("read");
+    read_all(&reader).expect("read");
     pool.close().expect("closed");
-    look(&reader).expect("it was read before");
+    read_all(&reader).expect("it was read before");
     let gone = reader.refresh().expect_err("nobody writes");
     assert!(matches!(gone, Error::SnapshotGone { .. }), "{gone}");
-    look(&reader).expect("it stays as it was");
+    read_all(&reader).expect("it stays as it was");
     // The next writer is found.
     let pool = Pool::open(&path, &options(Mechanism::Redo, Domain::Pages, 1)).expect("opened");
     work(&pool, |count| count < 20);
     reader.refresh().expect("there is a writer again");
-    assert_eq!(look(&reader).expect("read"), 20);
+    assert_eq!(read_all(&reader).expect("read"), 20);
     pool.close().expect("closed");
 }
 
@@ -522,7 +522,7 @@ fn what_a_stranger_says_is_refused() {
         let mut heard = Vec::new();
         let end = std::io::Read::read_to_end(&mut stranger, &mut heard);
         assert!(heard.is_empty(), "{said:?} was answered: {end:?}");
-        look(&Pool::open(&path, &reading()).expect("others are served")).expect("read");
+        read_all(&Pool::open(&path, &reading()).expect("others are served")).expect("read");
     }
     drop(silent);
     pool.close().expect("closed");

@@ -189,7 +189,7 @@ impl Inner {
         match (inside, work) {
             (Some(result), _) => result.map_err(|trouble| trouble.raise(py)),
             (None, Some(work)) => self.with(py, |pool| {
-                let look = pool.look()?;
+                let look = pool.read()?;
                 let seen = work(&Looking::Read(&look));
                 look.check()?;
                 seen

@@ -287,12 +287,12 @@ impl OldPages {
     #[inline]
     pub fn before_store(&self, offset: u64, bytes: u64, read: impl FnMut(u64, &mut [u8])) {
         if self.any() {
-            self.keep(offset, bytes, read);
+            self.save(offset, bytes, read);
         }
     }
 
     #[cold]
-    fn keep(&self, offset: u64, bytes: u64, mut read: impl FnMut(u64, &mut [u8])) {
+    fn save(&self, offset: u64, bytes: u64, mut read: impl FnMut(u64, &mut [u8])) {
         let mut state = self.lock();
         let end = (offset + bytes).div_ceil(PAGE).min(self.sizes.pages);
         for page in offset / PAGE..end {

@@ -110,7 +110,7 @@ pub(crate) fn later_epoch(medium: &Medium, header: &Header) -> Result<Option<u64
 }
 
 /// Reads a lane and reports its records.
-pub(crate) fn look(medium: &Medium, header: &Header, lane: u32) -> Result<LaneReport> {
+pub(crate) fn inspect(medium: &Medium, header: &Header, lane: u32) -> Result<LaneReport> {
     let heads = heads(medium, lane)?;
     let head = heads.iter().flatten().max_by_key(|head| head.position).copied().unwrap_or_default();
     let ring = ring(medium, header, lane)?;

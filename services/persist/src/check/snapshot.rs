@@ -58,14 +58,14 @@ impl Snapshot {
         let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>();
         match (locked, paths.as_slice()) {
             (Err(Error::InUse { .. }), [path]) => Snapshot::of(open::medium_beside(path)?),
-            (locked, paths) => Snapshot::look_all(locked?, paths),
+            (locked, paths) => Snapshot::read_all(locked?, paths),
         }
     }
 
     /// As [`Snapshot::open`], for files that the caller has locked.
-    pub fn look_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
+    pub fn read_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
         if let [path] = paths {
-            return Snapshot::look(files.remove(0), path);
+            return Snapshot::read(files.remove(0), path);
         }
         let medium = interleave::of_files(files, paths, |file, path, _| Mapped::private_view(file, path))?;
         let file_bytes = medium.len();
@@ -79,7 +79,7 @@ impl Snapshot {
     }
 
     /// As [`Snapshot::open`], for a file that the caller has locked.
-    pub fn look(file: File, path: &Path) -> Result<Snapshot> {
+    pub fn read(file: File, path: &Path) -> Result<Snapshot> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(Error::NotAPool);
         }

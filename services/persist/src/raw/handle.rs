@@ -63,7 +63,7 @@ impl PoolRef {
     /// # Errors
     ///
     /// [`Error::Stopped`]; [`Error::Argument`] in a forked child.
-    pub fn look(&self) -> Result<OpenRead> {
+    pub fn read(&self) -> Result<OpenRead> {
         if !self.ours() {
             return refused(
                 "the pool was opened before a fork: a pool has one owner, open it in one process",

@@ -56,7 +56,7 @@ pub(crate) struct Lints {
 }
 
 impl Lints {
-    pub(crate) fn look(&mut self, machine: &Machine, index: u32) {
+    pub(crate) fn check(&mut self, machine: &Machine, index: u32) {
         let event = machine.trace.events[index as usize];
         let thread = event.thread.0;
         match event.action {

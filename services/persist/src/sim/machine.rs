@@ -220,7 +220,7 @@ impl<'t> Machine<'t> {
         let data = self.trace.starts[index];
         let number = index as u32;
         if let Some(mut lints) = self.lints.take() {
-            lints.look(self, number);
+            lints.check(self, number);
             self.lints = Some(lints);
         }
         match event.action {

@@ -84,7 +84,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
             }
         };
         (range.leaf, range.order, range.rank) = (Some(first), first.order()?, rank);
-        range.look_ahead(first);
+        range.read_ahead(first);
         Ok(range)
     }
 
@@ -135,7 +135,7 @@ pub struct Range<'v, W, K: Key, V> {
 impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
     /// Asks for the leaf behind `leaf`. What is wrong with it is said when the walk gets there.
     #[inline]
-    fn look_ahead(&mut self, leaf: &BTreeLeaf<K, V>) {
+    fn read_ahead(&mut self, leaf: &BTreeLeaf<K, V>) {
         self.ahead = if leaf.next.is_null() { None } else { self.view.get(leaf.next).ok() };
         if let Some(ahead) = self.ahead {
             prefetch(ahead);
@@ -166,7 +166,7 @@ impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
                 (None, false) => Some(self.view.get(leaf.next)?),
             };
             if let Some(next) = self.leaf {
-                self.look_ahead(next);
+                self.read_ahead(next);
                 self.order = next.order()?;
                 self.rank = 0;
                 if self.order.count() == 0 || self.left == 0 {
