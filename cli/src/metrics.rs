@@ -54,14 +54,14 @@ pub fn listen(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
     let background = Arc::clone(&series);
     std::thread::spawn(move || {
         loop {
-            drop(look(&background));
+            drop(take_sample(&background));
             std::thread::sleep(EVERY);
         }
     });
-    Err(Failure::from(http::serve(&listener, || look(&series).page())))
+    Err(Failure::from(http::serve(&listener, || take_sample(&series).page())))
 }
 
-fn look(series: &Mutex<Series>) -> MutexGuard<'_, Series> {
+fn take_sample(series: &Mutex<Series>) -> MutexGuard<'_, Series> {
     let mut series = series.lock().unwrap_or_else(PoisonError::into_inner);
     series.take(metrics(&Sample::take()));
     series

@@ -252,7 +252,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
         }));
         if args.log.is_some() {
             let (node, stop, limit_bytes) = (&node, &stop, args.log_limit);
-            threads.push(scope.spawn(move || keep_short(node, limit_bytes, as_json, stop)));
+            threads.push(scope.spawn(move || compact_log(node, limit_bytes, as_json, stop)));
         }
         let mut ended = tell(&node, args.interval, as_json, &stop);
         stop.store(true, Ordering::Relaxed);
@@ -372,7 +372,7 @@ fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Resul
 }
 
 /// Shortens the log whenever it exceeds its limit, until `stop`. A log that cannot be shortened is reported; it stays valid.
-fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
+fn compact_log(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut next = Instant::now();
     let mut is_full = false;
     while !stop.load(Ordering::Relaxed) {

@@ -35,7 +35,7 @@ fn add(lock: &Biased<Value>) {
     value.0.with_mut(|value| unsafe { *value += 1 });
 }
 
-fn look(lock: &Biased<Value>) -> u32 {
+fn read(lock: &Biased<Value>) -> u32 {
     let value = lock.read();
     // SAFETY: the guard keeps writers out; loom checks that.
     #[expect(unsafe_code, reason = "a cell of the model")]
@@ -57,7 +57,7 @@ fn two_writers_take_turns() {
         };
         add(&lock);
         other.join().unwrap();
-        assert_eq!(look(&lock), 3);
+        assert_eq!(read(&lock), 3);
     });
 }
 
@@ -68,7 +68,7 @@ fn a_reader_takes_the_ownership_away_and_sees_whole_values() {
         add(&lock);
         let other = {
             let lock = Arc::clone(&lock);
-            thread::spawn(move || look(&lock))
+            thread::spawn(move || read(&lock))
         };
         add(&lock);
         assert!((1..=2).contains(&other.join().unwrap()));
@@ -86,11 +86,11 @@ fn nested_readers_of_the_owner_pass_who_waits() {
         };
         let outer = lock.read();
         if lock.entered_as_owner() {
-            look(&lock);
+            read(&lock);
         }
         drop(outer);
         other.join().unwrap();
-        assert_eq!(look(&lock), 2);
+        assert_eq!(read(&lock), 2);
     });
 }
 
@@ -113,7 +113,7 @@ fn who_tries_is_refused_or_alone() {
         };
         add(&lock);
         let added = other.join().unwrap();
-        assert_eq!(look(&lock), 2 + added);
+        assert_eq!(read(&lock), 2 + added);
     });
 }
 
@@ -132,6 +132,6 @@ fn three_threads_with_bounded_preemptions() {
             .collect();
         add(&lock);
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(look(&lock), 4);
+        assert_eq!(read(&lock), 4);
     });
 }

@@ -31,7 +31,7 @@ pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_voi
         let place = &TABLE[(from + step) % PLACES];
         match place.caller.load(Acquire) {
             0 => {
-                let found = look_up(name, caller, ours);
+                let found = find_symbol(name, caller, ours);
                 // The first thread to claim a place fills it; others search again.
                 if !found.is_null() && place.name.compare_exchange(0, name_at, Relaxed, Relaxed).is_ok() {
                     place.found.store(found as usize, Relaxed);
@@ -45,11 +45,11 @@ pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_voi
             _ => {}
         }
     }
-    look_up(name, caller, ours)
+    find_symbol(name, caller, ours)
 }
 
 #[cold]
-fn look_up(name: &CStr, caller: usize, ours: usize) -> *const c_void {
+fn find_symbol(name: &CStr, caller: usize, ours: usize) -> *const c_void {
     // SAFETY: the names end with a zero; dladdr fills the given structure, whose text lives as long as the file is loaded, and
     // the file contains the code that called. A file that is opened with NOLOAD is already loaded, so no constructor runs.
     unsafe {

@@ -170,7 +170,7 @@ impl Buffer {
     }
 
     /// Drops all but the last `bytes` bytes, which move to the start.
-    pub fn keep_last(&mut self, bytes: usize) {
+    pub fn retain_last(&mut self, bytes: usize) {
         let bytes = bytes.min(self.end);
         if bytes != 0 {
             // SAFETY: source and target are within the initialized bytes.
@@ -188,7 +188,7 @@ impl Buffer {
     /// preceding bytes, and of the current ones.
     pub fn move_down(&mut self, bytes: usize) -> (usize, usize) {
         let (history, waiting) = (self.at.min(bytes), self.end - self.at);
-        self.keep_last(history + waiting);
+        self.retain_last(history + waiting);
         (history, waiting)
     }
 

@@ -41,7 +41,7 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     }
     let (mut processes, mut unseen) = (Vec::new(), None);
     for pid in pids {
-        match look(pid) {
+        match inspect(pid) {
             Ok(process) => processes.push(process),
             Err(failure) => unseen = Some(failure),
         }
@@ -84,7 +84,7 @@ fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
     Ok((subject, pids))
 }
 
-fn look(pid: u32) -> Result<Process, Failure> {
+fn inspect(pid: u32) -> Result<Process, Failure> {
     let files = subject::mapped(pid)?;
     let attached: Vec<String> = Dropin::ALL
         .iter()

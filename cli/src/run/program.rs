@@ -33,7 +33,7 @@ pub struct Program {
 
 /// Finds the program with a name or a path.
 pub fn find(name: &OsStr) -> Result<Program, Failure> {
-    let path = look_up(name).ok_or_else(|| {
+    let path = find_in_path(name).ok_or_else(|| {
         let there = name.as_encoded_bytes().contains(&b'/') && Path::new(name).exists();
         let what = if there { "this is not a file that may be executed" } else { "there is no such program" };
         Failure::Unavailable(format!("{}: {what}", Path::new(name).display()))
@@ -42,7 +42,7 @@ pub fn find(name: &OsStr) -> Result<Program, Failure> {
     Ok(Program { path, uncovered })
 }
 
-fn look_up(name: &OsStr) -> Option<PathBuf> {
+fn find_in_path(name: &OsStr) -> Option<PathBuf> {
     let runs =
         |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
     if name.as_encoded_bytes().contains(&b'/') {
@@ -72,7 +72,7 @@ fn reason(path: &Path, depth: u32) -> Option<String> {
             if interpreter.ends_with("/env") {
                 interpreter = words.find(|word| !word.starts_with('-') && !word.contains('='))?.to_owned();
             }
-            look_up(OsStr::new(&interpreter)).and_then(|path| reason(&path, depth + 1))
+            find_in_path(OsStr::new(&interpreter)).and_then(|path| reason(&path, depth + 1))
         }
         Err(Unfit::Script(_)) => None,
         Err(Unfit::Unreadable(error)) => Some(format!("{} cannot be read: {error}", path.display())),

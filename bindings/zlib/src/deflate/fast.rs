@@ -267,7 +267,7 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
                 push(&mut stream, source, flush, strm, &mut state.pending);
             }
         }
-        keep_history(&mut state.window, source, history);
+        save_history(&mut state.window, source, history);
         read(state, strm, source);
         if flush == Flush::Finish {
             let (back, bytes) = settings.back(state.sum, state.total);
@@ -312,12 +312,12 @@ unsafe fn push(
 }
 
 /// Makes the last `bytes` bytes of the window, followed by those of `came`, the history.
-fn keep_history(window: &mut Buffer, came: &[u8], bytes: usize) {
+fn save_history(window: &mut Buffer, came: &[u8], bytes: usize) {
     if bytes == 0 {
         return window.clear();
     }
     let came = &came[came.len().saturating_sub(bytes)..];
-    window.keep_last(bytes - came.len());
+    window.retain_last(bytes - came.len());
     window.push(came);
     window.at = window.end;
 }

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn inflateBack(
         (*strm).msg = ptr::null_mut();
         let core = &mut state.core;
         let size = 1usize << core.window_bits;
-        core.reset_keep();
+        core.reset_state();
         core.mode = Mode::TypeDo;
         (core.window, core.size, core.held, core.next) = (state.window, size, 0, 0);
         let have = if (*strm).next_in.is_null() { 0 } else { (*strm).avail_in as usize };

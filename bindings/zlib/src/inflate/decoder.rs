@@ -181,7 +181,7 @@ impl Decoder {
     }
 
     /// Prepares for the next stream of the same kind, and keeps the window's contents.
-    pub fn reset_keep(&mut self) {
+    pub fn reset_state(&mut self) {
         self.mode = Mode::Head;
         (self.last, self.has_dictionary, self.flags) = (false, false, -1);
         self.total = 0;

@@ -143,7 +143,7 @@ unsafe fn reset(strm: z_streamp, state: &mut Inflate, keep: bool) -> c_int {
     if !keep {
         state.core.forget_window();
     }
-    state.core.reset_keep();
+    state.core.reset_state();
     state.counted = false;
     // SAFETY: `strm` is the stream of the state.
     unsafe { begin(strm, state) };
