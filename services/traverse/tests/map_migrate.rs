@@ -429,7 +429,7 @@ impl World {
     }
 
     /// Runs the map's keeper: questions and answers may be lost.
-    fn keep(&mut self, plans: bool, crashes: bool) {
+    fn run_keeper(&mut self, plans: bool, crashes: bool) {
         if plans && self.random.chance(3) && self.map.moves().len() < 2 {
             let base = self.map.ranges()[self.random.below(self.map.ranges().len() as u64) as usize];
             let pages = base.bytes / 4096;
@@ -506,7 +506,7 @@ impl World {
         self.deliver();
         self.shards();
         self.migrations();
-        self.keep(plans, crashes);
+        self.run_keeper(plans, crashes);
     }
 
     fn run(mut self, ticks: u64, crashes: bool) -> World {

@@ -115,7 +115,7 @@ impl Watcher {
 
     /// Looks at the job once: measures it, tells the block, drops page cache above the total, and activates the processes if
     /// little is left.
-    pub fn look(&mut self) -> Measurement {
+    pub fn check(&mut self) -> Measurement {
         let registry = self.registry.clone();
         registry.sweep_block(self.block);
         let (control, ledger) = (registry.control(self.block), registry.ledger(self.block));
@@ -212,7 +212,7 @@ impl Watcher {
     pub fn round(&mut self, each: impl FnOnce(Measurement)) {
         let ledger = self.registry.ledger(self.block);
         let (asked, began) = (looks::asked(ledger), Instant::now());
-        each(self.look());
+        each(self.check());
         // The watcher takes at most a tenth of a core however long a look takes, or half a core while little memory is left.
         let rest = began.elapsed() * if self.near { 1 } else { 9 };
         let pause = self.pause().max(rest);

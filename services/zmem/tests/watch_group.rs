@@ -70,7 +70,7 @@ fn what_was_read_before_the_first_look_is_the_jobs_cache() {
         let job = job(total);
         let mut watcher = Watcher::new(&job);
         assert!(matches!(watcher.source(), Source::Group(own) if own.directory == group.0));
-        let seen = watcher.look();
+        let seen = watcher.check();
         assert!(job.ledger().peak() as usize > 48 * MIB, "it is in what the killer sees: {seen:?}");
         assert!((seen.usage as usize) < 32 * MIB, "clean cache is nothing that cannot be dropped: {seen:?}");
 
@@ -78,7 +78,7 @@ fn what_was_read_before_the_first_look_is_the_jobs_cache() {
         let grown = vec![1u8; 30 * MIB];
         assert!(usage() > total);
         for _ in 0..500 {
-            watcher.look();
+            watcher.check();
             if usage() < total {
                 break;
             }
@@ -114,7 +114,7 @@ fn a_group_that_was_not_the_jobs_at_first_never_is() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
         // Members are read again once a second.
         std::thread::sleep(std::time::Duration::from_millis(1500));
-        let seen = watcher.look();
+        let seen = watcher.check();
         assert!((seen.usage as usize) < 48 * MIB, "what was there before counts as the job's: {seen:?}");
         assert_eq!(*watcher.source(), Source::Resident);
     });

@@ -130,7 +130,7 @@ impl<R: Readiness> AsyncClient<R> {
     ) -> Poll<Result<u64, Error>> {
         let sent = self.watch.submit(operation, data, options)?;
         if sent.is_none() {
-            place.keep(context.waker());
+            place.enter(context.waker());
         }
         // Sending may have collected other calls' answers, for which the ring will not ring again: give them out now.
         self.turn(false)?;
@@ -201,7 +201,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// Enters the line, or stays in it. A call whose turn came and that found no room is first again.
-    fn keep(&mut self, waker: &Waker) {
+    fn enter(&mut self, waker: &Waker) {
         let mut waiting = lock(&self.baton.0);
         match self.number {
             None => {

@@ -173,14 +173,14 @@ impl Pipeline {
         let own = self.unanswered.iter().filter_map(|(_, limit)| limit.deadline).min();
         let first = [until, own].into_iter().flatten().min();
         if let Some(answer) = self.client.0.wait_first(&ids, first)? {
-            self.keep(answer);
+            self.add_answer(answer);
             return Ok(true);
         }
         let Some(&(id, limit)) = self.unanswered.iter().find(|(_, limit)| limit.is_over()) else {
             return Ok(false);
         };
         self.client.0.abandon(id);
-        self.keep((id, Err(limit.exceeded())));
+        self.add_answer((id, Err(limit.exceeded())));
         Ok(true)
     }
 
@@ -189,7 +189,7 @@ impl Pipeline {
         self.unanswered.len()
     }
 
-    fn keep(&mut self, answer: Answer) {
+    fn add_answer(&mut self, answer: Answer) {
         self.unanswered.retain(|&(id, _)| id != answer.0);
         self.answered.push_back(answer);
         let Some(pace) = &mut self.pace else { return };

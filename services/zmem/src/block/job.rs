@@ -214,7 +214,7 @@ impl Job {
 
     /// If little of the budget would be left after `bytes` more, waits for the watcher's look if that is overdue, so that
     /// memory that came outside meanwhile is known before the bytes are taken. The watcher's own process does not wait.
-    pub fn await_look(&self, bytes: usize) {
+    pub fn await_watcher(&self, bytes: usize) {
         let left = self.unused().saturating_sub(self.ledger().reserved_bytes()).saturating_sub(signed(bytes));
         if left < self.total() / NEAR
             && self.ledger().owner_pid.load(Ordering::Relaxed) != self.pid.load(Ordering::Relaxed)

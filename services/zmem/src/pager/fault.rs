@@ -132,7 +132,7 @@ impl Pager {
 
     /// Handles the first touch of a guarded chunk: it becomes native if there is room for all of it, else armed and empty.
     fn open(&self, seat: &mut Seat, chunk: usize) {
-        self.job.await_look(CHUNK_BYTES);
+        self.job.await_watcher(CHUNK_BYTES);
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
             return;
         }

@@ -33,7 +33,7 @@ pub(super) enum Room {
 impl Pager {
     /// Charges `bytes`, after making room if there is none. With `must`, the job may overflow for them.
     pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
-        self.job.await_look(bytes);
+        self.job.await_watcher(bytes);
         if self.job.try_charge(bytes, self.job.reserved_bytes()) {
             return Room::Made;
         }

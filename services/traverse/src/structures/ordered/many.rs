@@ -194,7 +194,7 @@ impl Rebuilt {
             if !others.is_empty() {
                 row.between.extend(keys.last());
             }
-            row.children.push(self.keep(Node { level: 0, keys, places }, Vec::new()));
+            row.children.push(self.add_fresh(Node { level: 0, keys, places }, Vec::new()));
         }
         row
     }
@@ -206,13 +206,13 @@ impl Rebuilt {
         for size in pieces(children.len(), KEYS + 1) {
             let mine: Vec<Child> = children.by_ref().take(size).collect();
             let keys = between.by_ref().take(size - 1).collect();
-            row.children.push(self.keep(Node { level, keys, places: Vec::new() }, mine));
+            row.children.push(self.add_fresh(Node { level, keys, places: Vec::new() }, mine));
             row.between.extend(between.next());
         }
         row
     }
 
-    fn keep(&mut self, node: Node, children: Vec<Child>) -> Child {
+    fn add_fresh(&mut self, node: Node, children: Vec<Child>) -> Child {
         self.fresh.push((node, children));
         Child::New(self.fresh.len() - 1)
     }
