@@ -31,7 +31,7 @@ const TUNABLE: &str = "glibc.cpu.x86_non_temporal_threshold";
 
 /// Identity of a contender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Identity {
     /// memlift as it is configured.
     Memlift,
     /// memlift that never shares a copy with another core.
@@ -44,13 +44,13 @@ pub enum Who {
     Plain,
 }
 
-impl Who {
+impl Identity {
     fn name(self) -> &'static str {
         match self {
-            Who::Memlift => "memlift",
-            Who::MemliftOneCore => "memlift_1core",
-            Who::Glibc | Who::GlibcTuned(_) => "glibc",
-            Who::Plain => "plain",
+            Identity::Memlift => "memlift",
+            Identity::MemliftOneCore => "memlift_1core",
+            Identity::Glibc | Identity::GlibcTuned(_) => "glibc",
+            Identity::Plain => "plain",
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct Took {
 /// A running contender.
 #[derive(Debug)]
 pub struct Contender {
-    who: Who,
+    who: Identity,
     // Fields drop in this order: the process sees the end of its stdin before it is killed.
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -80,12 +80,12 @@ pub struct Contender {
 
 impl Contender {
     /// Starts it on these areas.
-    pub fn start(who: Who, areas: &Areas) -> Result<Contender, BenchError> {
+    pub fn start(who: Identity, areas: &Areas) -> Result<Contender, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
         let mut command = Command::new(&program);
         command.arg(CHILD_ARGUMENT).arg(who.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
         match who {
-            Who::GlibcTuned(bytes) => command.env("GLIBC_TUNABLES", format!("{TUNABLE}={bytes}")),
+            Identity::GlibcTuned(bytes) => command.env("GLIBC_TUNABLES", format!("{TUNABLE}={bytes}")),
             _ => command.env_remove("GLIBC_TUNABLES"),
         };
         // Duplicates without close-on-exec, which live only until the process has been started.
@@ -109,7 +109,7 @@ impl Contender {
     }
 
     /// Returns the contender's identity.
-    pub fn who(&self) -> Who {
+    pub fn identity(&self) -> Identity {
         self.who
     }
 
@@ -125,9 +125,9 @@ impl Contender {
     pub fn describe(&mut self) -> Result<String, BenchError> {
         let text = self.ask("describe")?;
         Ok(match self.who {
-            Who::GlibcTuned(bytes) => format!("{text}, but {TUNABLE}={bytes}"),
-            Who::Glibc => format!("{text}, as shipped"),
-            Who::Memlift | Who::MemliftOneCore | Who::Plain => text,
+            Identity::GlibcTuned(bytes) => format!("{text}, but {TUNABLE}={bytes}"),
+            Identity::Glibc => format!("{text}, as shipped"),
+            Identity::Memlift | Identity::MemliftOneCore | Identity::Plain => text,
         })
     }
 
@@ -194,7 +194,7 @@ pub fn child() -> Option<ExitCode> {
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
         Some(crate::zmem::NAME) => crate::zmem::serve(arguments),
         Some(crate::zmem::SIDE) => crate::zmem::serve_side(arguments),
-        _ => Err(bad_wish("who?")),
+        _ => Err(bad_command("who?")),
     };
     Some(match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -205,7 +205,7 @@ pub fn child() -> Option<ExitCode> {
     })
 }
 
-fn bad_wish(wish: &str) -> BenchError {
+fn bad_command(wish: &str) -> BenchError {
     BenchError::Answer { program: "whoever started this contender".to_owned(), answer: wish.to_owned() }
 }
 
@@ -284,11 +284,11 @@ pub(crate) fn busy() -> Result<(ChildStdin, Bound), BenchError> {
 fn serve<P: Party>(party: &P, mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let mut number = || {
         let argument = arguments.next().and_then(|text| text.to_str()?.parse::<usize>().ok());
-        argument.ok_or_else(|| bad_wish("no number"))
+        argument.ok_or_else(|| bad_command("no number"))
     };
     let mut area = || -> Result<Area, BenchError> {
         let (descriptor, bytes) = (number()?, number()?);
-        let descriptor = RawFd::try_from(descriptor).map_err(|_| bad_wish("no descriptor"))?;
+        let descriptor = RawFd::try_from(descriptor).map_err(|_| bad_command("no descriptor"))?;
         // SAFETY: whoever started this process left the descriptor open for it alone, and each number is used
         // once; what is not a memfd of that size makes `Area::open` fail.
         let memfd = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -306,15 +306,15 @@ fn serve<P: Party>(party: &P, mut arguments: impl Iterator<Item = OsString>) -> 
                 "ok".to_owned()
             }
             [routine, source, bytes] => {
-                let number = |text: &str| text.parse::<usize>().map_err(|_| bad_wish(&line));
+                let number = |text: &str| text.parse::<usize>().map_err(|_| bad_command(&line));
                 let (turn, bytes) = (number(source)?, number(bytes)?);
-                let source = areas.sources.get(turn).ok_or_else(|| bad_wish(&line))?;
+                let source = areas.sources.get(turn).ok_or_else(|| bad_command(&line))?;
                 if routine == "limit" {
                     let start = std::time::Instant::now();
                     reference::copy_nt(areas.target.part(0, bytes), source.part(0, bytes));
                     format!("{} 0 0 0", start.elapsed().as_nanos())
                 } else {
-                    let pass = Pass::from_name(routine).ok_or_else(|| bad_wish(&line))?;
+                    let pass = Pass::from_name(routine).ok_or_else(|| bad_command(&line))?;
                     let buffers = areas.buffers(pass, turn, bytes);
                     party.prepare(pass, buffers, &|| areas.sweep());
                     let faults = machine::faults();
@@ -325,7 +325,7 @@ fn serve<P: Party>(party: &P, mut arguments: impl Iterator<Item = OsString>) -> 
                     format!("{took_ns} {cpu_ns:.0} {} {value}", machine::faults() - faults)
                 }
             }
-            _ => return Err(bad_wish(&line)),
+            _ => return Err(bad_command(&line)),
         };
         writeln!(stdout, "{answer}")
             .and_then(|()| stdout.flush())

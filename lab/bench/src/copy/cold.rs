@@ -7,7 +7,7 @@
 //!   process as memlift's; a copy shared by two cores can exceed it
 
 use super::{Areas, Where, verify};
-use crate::contender::{self, Contender, Took, Who};
+use crate::contender::{self, Contender, Identity, Took};
 use crate::definition::Definition;
 use crate::pass::{Pass, word};
 use crate::statistics::{Pair, median};
@@ -41,12 +41,12 @@ impl<'a> Cold<'a> {
         condition: Where,
     ) -> Result<Row, BenchError> {
         let one_core = condition == Where::OneCore;
-        let ours = self.place(if one_core { Who::MemliftOneCore } else { Who::Memlift })?;
+        let ours = self.place(if one_core { Identity::MemliftOneCore } else { Identity::Memlift })?;
         let theirs = self.place(match definition.rival.as_str() {
-            "glibc_tuned" => Who::GlibcTuned(self.cache_bytes),
-            "one_core" => Who::MemliftOneCore,
-            "plain" => Who::Plain,
-            _ => Who::Glibc,
+            "glibc_tuned" => Identity::GlibcTuned(self.cache_bytes),
+            "one_core" => Identity::MemliftOneCore,
+            "plain" => Identity::Plain,
+            _ => Identity::Glibc,
         })?;
         let names = ["memlift", definition.rival.as_str()];
         let sums = [0, 1].map(|turn| self.expected(pass, turn, bytes));
@@ -156,8 +156,8 @@ impl<'a> Cold<'a> {
     }
 
     /// Returns a contender's place in `running`; starts it if need be.
-    fn place(&mut self, who: Who) -> Result<usize, BenchError> {
-        if let Some(at) = self.running.iter().position(|contender| contender.who() == who) {
+    fn place(&mut self, who: Identity) -> Result<usize, BenchError> {
+        if let Some(at) = self.running.iter().position(|contender| contender.identity() == who) {
             return Ok(at);
         }
         let mut contender = Contender::start(who, self.areas)?;

@@ -165,7 +165,7 @@ trait Program: std::fmt::Debug + Send + Sync {
     ) -> Result<(), Error>;
 
     /// Reads all tables. Fails when one of their rules is broken.
-    fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error>;
+    fn audit(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error>;
 }
 
 /// One step of splitmix64's finaliser.
@@ -311,7 +311,7 @@ impl Work for Apps {
             ("applier_fences", self.pool.applier_counters().hardens - applier.hardens),
             ("log_bytes", after.log_bytes - before.log_bytes),
         ];
-        self.program.look(&self.pool, &mut tally).map_err(failed)?;
+        self.program.audit(&self.pool, &mut tally).map_err(failed)?;
         let racing = if self.threads == 1 { tally.racing } else { 0 };
         let counts = counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect();
         Ok(Ran { checksum: serve::checksum(tally.settled.wrapping_add(racing)), counts, ..ran })

@@ -65,7 +65,7 @@ pub fn party(arguments: &[&str], path: &Path) -> Result<Command, BenchError> {
 }
 
 fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
-    let bad = || bad_wish(&arguments.join(" "));
+    let bad = || bad_command(&arguments.join(" "));
     Ok(match *arguments {
         ["records", ranges, path] => {
             let ranges = ranges.parse().ok().filter(|ranges| (1..=1024).contains(ranges));
@@ -125,29 +125,29 @@ pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), Ben
     let arguments: Option<Vec<&str>> = arguments.iter().map(|argument| argument.to_str()).collect();
     match arguments.as_deref() {
         Some(["be_killed", bytes, path]) => {
-            let bytes = bytes.parse().map_err(|_| bad_wish("be_killed"))?;
+            let bytes = bytes.parse().map_err(|_| bad_command("be_killed"))?;
             return opening::be_killed(bytes, Path::new(path));
         }
         Some(["reader", place, loaded, path]) => {
-            let number = |text: &str| text.parse().map_err(|_| bad_wish(text));
+            let number = |text: &str| text.parse().map_err(|_| bad_command(text));
             return readers::read(number(place)?, number(loaded)?, Path::new(path));
         }
         Some(["words", "write", pool, text]) => return words::write(Path::new(pool), Path::new(text)),
         Some(["words", "read", pool]) => return words::read(Path::new(pool)),
         _ => {}
     }
-    let mut work = open(&arguments.ok_or_else(|| bad_wish("not UTF-8"))?)?;
+    let mut work = open(&arguments.ok_or_else(|| bad_command("not UTF-8"))?)?;
     answer(&json!({"about": work.about()}))?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("reading a wish"))?;
         match line.split(' ').collect::<Vec<&str>>()[..] {
             ["run", seed, count] => {
-                let number = |text: &str| text.parse::<u64>().map_err(|_| bad_wish(&line));
+                let number = |text: &str| text.parse::<u64>().map_err(|_| bad_command(&line));
                 let ran = work.run(number(seed)?, number(count)?)?;
                 answer(&serde_json::to_value(ran).expect("plain data"))?;
             }
             ["step"] => answer(&json!({"transactions": work.step(&steps::stop)?}))?,
-            _ => return Err(bad_wish(&line)),
+            _ => return Err(bad_command(&line)),
         }
     }
     Ok(())
@@ -159,6 +159,6 @@ pub fn answer(value: &serde_json::Value) -> Result<(), BenchError> {
     writeln!(stdout, "{value}").and_then(|()| stdout.flush()).map_err(BenchError::system("answering a wish"))
 }
 
-fn bad_wish(wish: &str) -> BenchError {
+fn bad_command(wish: &str) -> BenchError {
     BenchError::Answer { program: "whoever started this party".to_owned(), answer: wish.to_owned() }
 }

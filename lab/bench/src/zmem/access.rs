@@ -8,7 +8,7 @@
 //! - **Not here** other programs (`budget/*`, `gap/*`)
 
 use super::group::{Group, Limit};
-use super::side::{Contents, Side, Took, Who};
+use super::side::{Contents, Holder, Side, Took};
 use super::zram::Zram;
 use crate::definition::Definition;
 use crate::pairs::{self, Took as Sample};
@@ -45,16 +45,16 @@ impl Sides {
         let limited = Group::new(Limit::Swapping(set / 3))?;
         let contents = Contents::create()?;
         let warm = format!("random {} 1 0 1", accesses(quick).0);
-        let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
-        let first = theirs.wish(&warm).map_err(|error| killed(&theirs, error))?;
+        let mut theirs = Side::start(Holder::Swap, set, &contents, limited)?;
+        let first = theirs.command(&warm).map_err(|error| killed(&theirs, error))?;
         let total = theirs.group.usage() + zram.used();
         // The groups' usage must be equal: memory that the job does not count (the kernel's own pages for it) comes off its
         // total.
         let mut aim = total;
         for _ in 0..3 {
             let counted = Group::new(Limit::None)?;
-            let mut ours = Side::start(Who::Zmem { total: aim }, set, &contents, counted)?;
-            let second = ours.wish(&warm)?;
+            let mut ours = Side::start(Holder::Zmem { total: aim }, set, &contents, counted)?;
+            let second = ours.command(&warm)?;
             equal("warming up", rival, second, first)?;
             let excess = ours.group.usage().saturating_sub(total);
             if excess == 0 {
@@ -106,7 +106,7 @@ pub fn row(definition: &Definition, sides: &mut Sides, quick: bool) -> Result<Ro
     let samples = pairs::interleave(quick, |turn| {
         let index = usize::from(turn == pairs::Side::Theirs);
         let side = if index == 0 { &mut sides.ours } else { &mut sides.theirs };
-        let took = match side.wish(&what(seeds[index])) {
+        let took = match side.command(&what(seeds[index])) {
             Ok(took) => took,
             Err(error) => return Err(killed(&sides.theirs, error)),
         };

@@ -30,7 +30,7 @@ pub(crate) const NAME: &str = "zmem_side";
 
 /// Side that holds the set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Holder {
     /// A job with this total.
     Zmem {
         /// Bytes of real memory.
@@ -71,11 +71,11 @@ fn answer(text: &str) -> BenchError {
 
 impl Side {
     /// Starts it and waits until its set is filled.
-    pub fn start(who: Who, set: u64, contents: &Contents, group: Group) -> Result<Side, BenchError> {
+    pub fn start(who: Holder, set: u64, contents: &Contents, group: Group) -> Result<Side, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
         let (name, total) = match who {
-            Who::Zmem { total } => ("job", total),
-            Who::Swap => ("swap", 0),
+            Holder::Zmem { total } => ("job", total),
+            Holder::Swap => ("swap", 0),
         };
         let mut command = Command::new(program);
         command
@@ -101,7 +101,7 @@ impl Side {
     }
 
     /// Sends a command and waits for its result.
-    pub fn wish(&mut self, wish: &str) -> Result<Took, BenchError> {
+    pub fn command(&mut self, wish: &str) -> Result<Took, BenchError> {
         writeln!(self.stdin, "{wish}").map_err(BenchError::system("writing to a child process"))?;
         let line = self.line()?;
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();

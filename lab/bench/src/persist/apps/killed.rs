@@ -88,9 +88,9 @@ fn kill(what: &str, path: &Path, after: u64) -> u64 {
     whole.lines().filter_map(number).fold(acknowledged, u64::max)
 }
 
-fn look(program: &dyn Program, pool: &Pool) -> Tally {
+fn audit(program: &dyn Program, pool: &Pool) -> Tally {
     let mut tally = Tally::default();
-    program.look(pool, &mut tally).expect("the rules of the tables hold");
+    program.audit(pool, &mut tally).expect("the rules of the tables hold");
     tally
 }
 
@@ -103,7 +103,7 @@ fn one_thread_is_killed_and_exactly_its_first_transactions_are_there() {
             let acknowledged = kill(&what, &killed.path, 100);
             let options = options(app, mechanism, 1);
             let pool = Pool::open(&killed.path, &options).expect("recovered");
-            let there = look(&*app.program(&pool, ROWS).expect("opened"), &pool);
+            let there = audit(&*app.program(&pool, ROWS).expect("opened"), &pool);
             pool.close().expect("closed");
 
             let pool = Pool::create(&model.path, &options).expect("created");
@@ -112,7 +112,7 @@ fn one_thread_is_killed_and_exactly_its_first_transactions_are_there() {
             (0..acknowledged).for_each(|number| transaction(&mut program, &pool, 0, number));
             // The child may have done more than it acknowledged.
             let mut number = acknowledged;
-            while look(&*program, &pool) != there {
+            while audit(&*program, &pool) != there {
                 assert!(
                     number <= acknowledged + EVERY,
                     "{what}: no first {acknowledged} transactions leave what is there"
@@ -133,11 +133,11 @@ fn four_threads_are_killed_and_the_rules_of_the_tables_hold() {
             kill(&what, &place.path, 400);
             let pool = Pool::open(&place.path, &options(app, mechanism, 4)).expect("recovered");
             let program = app.program(&pool, ROWS).expect("opened");
-            look(&*program, &pool);
+            audit(&*program, &pool);
             // The program goes on after recovery.
             let mut program = program;
             (0..20).for_each(|number| transaction(&mut program, &pool, 9, number));
-            look(&*program, &pool);
+            audit(&*program, &pool);
         }
     }
 }

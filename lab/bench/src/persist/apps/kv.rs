@@ -21,7 +21,7 @@ const FILLED_AT_ONCE: usize = 64;
 const SCATTER: u64 = 7919;
 
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct Request {
     seed: u64,
     record: u64,
     sets: bool,
@@ -35,7 +35,7 @@ pub struct Store {
     sets_of_100: u64,
     /// Running sums of the records' weights, the most popular one first.
     weights: Vec<u64>,
-    wishes: Vec<Vec<Wish>>,
+    requests: Vec<Vec<Request>>,
 }
 
 fn key(mut record: u64) -> [u8; KEY_BYTES] {
@@ -124,7 +124,7 @@ impl Store {
             Some(*sum)
         });
         let maps = root.maps.into_iter().map(Map::open).collect();
-        Ok(Store { maps, records, sets_of_100, weights: weights.collect(), wishes: Vec::new() })
+        Ok(Store { maps, records, sets_of_100, weights: weights.collect(), requests: Vec::new() })
     }
 
     /// A record's checksum and length; None: it is torn.
@@ -137,22 +137,22 @@ impl Store {
         })
     }
 
-    fn wish(&self, draw: &mut Draw) -> Wish {
+    fn request(&self, draw: &mut Draw) -> Request {
         let sets = draw.next() % 100 < self.sets_of_100;
         let weight = draw.next() % self.weights.last().copied().unwrap_or(1);
         let rank = self.weights.partition_point(|sum| *sum <= weight) as u64;
-        Wish { seed: draw.next(), record: rank * SCATTER % self.records, sets }
+        Request { seed: draw.next(), record: rank * SCATTER % self.records, sets }
     }
 }
 
 impl Program for Store {
     fn prepare(&mut self, thread: usize, state: u64, count: u64) {
         let mut draw = Draw::new(state);
-        let wishes = (0..count).map(|_| self.wish(&mut draw)).collect();
-        if self.wishes.len() <= thread {
-            self.wishes.resize_with(thread + 1, Vec::new);
+        let requests = (0..count).map(|_| self.request(&mut draw)).collect();
+        if self.requests.len() <= thread {
+            self.requests.resize_with(thread + 1, Vec::new);
         }
-        self.wishes[thread] = wishes;
+        self.requests[thread] = requests;
     }
 
     fn work(
@@ -163,13 +163,13 @@ impl Program for Store {
         count: u64,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        for wish in &self.wishes[thread][..count as usize] {
-            let key = key(wish.record);
+        for request in &self.requests[thread][..count as usize] {
+            let key = key(request.record);
             let part = part(&key);
             let sections = [section(pool, part)];
-            if wish.sets {
+            if request.sets {
                 let options = TxOptions { durability: Durability::Sync, sections: Some(&sections) };
-                let value = value(wish.seed);
+                let value = value(request.seed);
                 pool.tx_with(options, |t| {
                     let entry = self.maps[part].get_mut(t, &key)?;
                     entry.ok_or_else(|| broken("a record is missing"))?.value = value;
@@ -182,12 +182,12 @@ impl Program for Store {
                 Ok::<_, Error>((reference::checksum_of(&entry.value), entry.value.len() as u64))
             })?;
             tally.race(sum);
-            tally.settle(mix(wish.record, bytes));
+            tally.settle(mix(request.record, bytes));
         }
         Ok(())
     }
 
-    fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
+    fn audit(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
         let records = pool.read(|r| self.maps.iter().map(|map| map.len(r)).sum::<Result<u64, Error>>())?;
         if records != self.records {
             return Err(broken("there are more or fewer records than were filled in"));

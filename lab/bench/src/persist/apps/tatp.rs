@@ -58,7 +58,7 @@ impl Tatp {
     }
 
     /// The id of a number.
-    fn look_up(&self, pool: &Pool, number: &[u8; 16]) -> Result<u64, Error> {
+    fn find_subscriber(&self, pool: &Pool, number: &[u8; 16]) -> Result<u64, Error> {
         pool.read_in(&[0], |r| {
             let mut at = hash(number);
             loop {
@@ -79,7 +79,7 @@ impl Tatp {
         let (one, other) = (draw.next() % 65_536, 1 + draw.next() % self.root.rows);
         let mut id = (one | other) % self.root.rows + 1;
         if kind >= 82 {
-            id = self.look_up(pool, &number(id))?;
+            id = self.find_subscriber(pool, &number(id))?;
         }
         let person = *self.persons.get(id as usize - 1).ok_or_else(|| broken("the index names nobody"))?;
         let sections = [part(pool, id)];
@@ -186,7 +186,7 @@ impl Program for Tatp {
         Ok(())
     }
 
-    fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
+    fn audit(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
         pool.read(|r| {
             for (id, place) in (1..).zip(&self.persons) {
                 let person = r.get(*place)?;

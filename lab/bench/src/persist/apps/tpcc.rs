@@ -42,7 +42,7 @@ impl From<Error> for Stop {
 }
 
 /// Order that a terminal asks for.
-struct Wish {
+struct NewOrder {
     district: u64,
     customer: u64,
     entered: u64,
@@ -59,8 +59,8 @@ fn nurand(draw: &mut Draw, a: u64, c: u64, count: u64) -> u64 {
     ((one | other) + c) % count + 1
 }
 
-impl Wish {
-    fn draw(draw: &mut Draw, items: u64) -> Wish {
+impl NewOrder {
+    fn draw(draw: &mut Draw, items: u64) -> NewOrder {
         let district = draw.next() % DISTRICTS;
         let customer = nurand(draw, 1023, NURAND_CUSTOMER, CUSTOMERS);
         let lines = 5 + (draw.next() % 11) as usize;
@@ -76,7 +76,7 @@ impl Wish {
                 parts |= 1 << (item % PARTS);
             }
         }
-        Wish { district, customer, entered, lines, wanted, parts }
+        NewOrder { district, customer, entered, lines, wanted, parts }
     }
 }
 
@@ -95,48 +95,48 @@ impl Tpcc {
     }
 
     /// Runs one transaction; returns a sum of the output for its terminal.
-    fn new_order(&self, pool: &Pool, wish: &Wish) -> Result<u64, Stop> {
+    fn new_order(&self, pool: &Pool, new: &NewOrder) -> Result<u64, Stop> {
         let warehouse = self.root.warehouse;
         let warehouse_tax = pool.read_in(&[0], |r| Ok::<_, Error>(r.get(warehouse)?.tax))?;
         let mut sections = [0; LINES_MAX + 1];
-        sections[0] = district(pool, wish.district);
-        let (mut held, mut parts) = (1, wish.parts);
+        sections[0] = district(pool, new.district);
+        let (mut held, mut parts) = (1, new.parts);
         while parts != 0 {
             sections[held] = part(pool, parts.trailing_zeros().into());
             held += 1;
             parts &= parts - 1;
         }
         let options = TxOptions { durability: Durability::Sync, sections: Some(&sections[..held]) };
-        pool.tx_with(options, |t| self.order(t, wish, warehouse_tax.into()))
+        pool.tx_with(options, |t| self.order(t, new, warehouse_tax.into()))
     }
 
     /// Reads a word of every cache line that the lines will need, so that their misses overlap; the rival prefetches them.
-    fn touch(&self, t: &Tx<'_>, wish: &Wish) -> Result<(), Error> {
+    fn touch(&self, t: &Tx<'_>, new: &NewOrder) -> Result<(), Error> {
         let mut sum = 0;
-        for (number, _) in &wish.wanted[..wish.lines] {
+        for (number, _) in &new.wanted[..new.lines] {
             let at = *number as usize - 1;
             let (Some(item), Some(stock)) = (self.items.get(at), self.stock.get(at)) else { continue };
             let (item, stock) = (t.get(*item)?, t.get(*stock)?);
-            let info = stock.districts[wish.district as usize][0];
+            let info = stock.districts[new.district as usize][0];
             sum ^= item.price ^ u32::from(item.data[40]) ^ stock.counts.quantity ^ u32::from(info);
         }
         std::hint::black_box(sum);
         Ok(())
     }
 
-    fn order(&self, t: &mut Tx<'_>, wish: &Wish, warehouse_tax: u64) -> Result<u64, Stop> {
-        let place = self.root.districts[wish.district as usize];
+    fn order(&self, t: &mut Tx<'_>, new: &NewOrder, warehouse_tax: u64) -> Result<u64, Stop> {
+        let place = self.root.districts[new.district as usize];
         let (id, tax) = {
             let district = t.get(place)?;
             (district.next, u64::from(district.tax))
         };
         *t.part_mut::<District, u64>(place, offset_of!(District, next))? = id + 1;
-        let row = wish.customer as usize - 1;
-        let customer = t.slice(self.root.customers[wish.district as usize][row / TABLE])?[row % TABLE];
-        self.touch(t, wish)?;
+        let row = new.customer as usize - 1;
+        let customer = t.slice(self.root.customers[new.district as usize][row / TABLE])?[row % TABLE];
+        self.touch(t, new)?;
         let mut lines = [Line::NONE; LINES_MAX];
         let (mut total, mut brands) = (0, 0);
-        for (line, (number, quantity)) in lines.iter_mut().zip(&wish.wanted[..wish.lines]) {
+        for (line, (number, quantity)) in lines.iter_mut().zip(&new.wanted[..new.lines]) {
             let at = *number as usize - 1;
             let (price, original) = {
                 let item = t.get(*self.items.get(at).ok_or(Stop::NoSuchItem)?)?;
@@ -144,7 +144,7 @@ impl Tpcc {
             };
             let stock = t.get(self.stock[at])?;
             brands += u64::from(original && is_original(&stock.data));
-            let (info, amount) = (stock.districts[wish.district as usize], quantity * price);
+            let (info, amount) = (stock.districts[new.district as usize], quantity * price);
             let counts = t.part_mut::<Stock, Counts>(self.stock[at], offset_of!(Stock, counts))?;
             counts.quantity = match counts.quantity {
                 enough if enough >= quantity + 10 => enough - quantity,
@@ -157,12 +157,12 @@ impl Tpcc {
         }
         let order = Order {
             id: id as u32,
-            district: wish.district as u32 + 1,
-            customer: wish.customer as u32,
+            district: new.district as u32 + 1,
+            customer: new.customer as u32,
             all_local: 1,
-            entered: wish.entered,
+            entered: new.entered,
             carrier: 0,
-            lines: t.alloc_slice(&lines[..wish.lines])?,
+            lines: t.alloc_slice(&lines[..new.lines])?,
         };
         let slot = Slot { order: t.alloc(order)?, is_new: 1 };
         put(t, place, id, slot)?;
@@ -202,7 +202,7 @@ impl Program for Tpcc {
     ) -> Result<(), Error> {
         let mut draw = Draw::new(state);
         for _ in 0..count {
-            match self.new_order(pool, &Wish::draw(&mut draw, self.root.rows)) {
+            match self.new_order(pool, &NewOrder::draw(&mut draw, self.root.rows)) {
                 Ok(sum) => tally.settle(sum),
                 Err(Stop::NoSuchItem) => tally.aborted += 1,
                 Err(Stop::Failed(error)) => return Err(error),
@@ -211,7 +211,7 @@ impl Program for Tpcc {
         Ok(())
     }
 
-    fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
+    fn audit(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
         pool.read(|r| {
             let (mut ytd, mut lines, mut sold) = (0, 0, 0);
             for (number, place) in (0..).zip(self.root.districts) {
