@@ -16,34 +16,16 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
-use crate::checksums::Taken;
+use crate::applier::Applier;
 use crate::error::Result;
-use crate::far::{Far, PARTS_FAR};
+use crate::far_record::PARTS_FAR;
 use crate::lane::Lane;
 use crate::layout::LaneHead;
-use crate::medium::Counters;
+use crate::lock::lock;
 use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
-use crate::store::{Store, lock};
+use crate::store::Store;
 use memlift_spec::formats::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
-
-/// State of the applier: how far each lane is applied.
-#[derive(Debug, Default)]
-pub(crate) struct Applier {
-    /// By lane, the shared one first.
-    pub positions: Vec<u64>,
-    /// The same as the lanes' heads say it, durably: records from here on are stored again after a crash.
-    pub settled: Vec<u64>,
-    /// The last sequence applied.
-    pub applied: u64,
-    /// By lane: the head that is written next is number `turn % 2`.
-    pub turns: Vec<u64>,
-    pub counters: Counters,
-    /// Slabs whose pages have to be summed before what was stored hardens.
-    pub taken: Taken,
-    /// Records in free slabs that were applied, and whose slabs are free when that is durable.
-    pub far: Vec<Far>,
-}
 
 const HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64;
 

@@ -16,19 +16,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::apply::Applier;
-use crate::checksums::{Expected, PAGE, SLAB_PAGES, page_sum};
+use crate::applier::Applier;
+use crate::checksums::{Expected, PAGE, SLAB_PAGES, damaged, page_sum};
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::layout::{
     BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead,
     SLAB_BYTES, ZONE_SLABS, is_system,
 };
+use crate::lock::lock;
 use crate::options::Mechanism;
 use crate::pool::Pool;
 use crate::section::Shared;
-use crate::store::{Store, lock};
-use crate::verify::damaged;
+use crate::store::Store;
 
 /// Pages that are read and written at once: 1 MiB.
 const PIECE_PAGES: u64 = 256;

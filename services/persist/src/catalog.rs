@@ -15,6 +15,9 @@ use crate::layout::{CATALOG_BYTES, CATALOG_START, crc32c};
 use crate::medium::{Counters, Medium};
 use crate::persist::{Field, Persist};
 
+/// Name of the types of moving objects, in the catalog.
+pub(crate) const MOVING: &str = "moving";
+
 /// A type as the file describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypeRecord {

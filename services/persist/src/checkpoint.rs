@@ -9,104 +9,26 @@
 //!   quarter
 //! - **Source** NearPM §4.2 (ckpoint_create copies whole pages; here only lines that changed)
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use crate::commit::Committed;
+use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::layout::Entry;
+use crate::lock::lock;
 use crate::medium::Counters;
 use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
 use crate::section;
-use crate::store::{Store, lock};
+use crate::store::Store;
 use crate::writes::Writes;
 use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
-
-/// Lines that changed since the last checkpoint, by page.
-#[derive(Debug, Default)]
-pub(crate) struct Dirty {
-    /// Page and lines, in the order in which they were touched first.
-    pages: Vec<(u64, u64)>,
-    /// Where in `pages` a page is, once there are more than [`FEW`].
-    index: HashMap<u64, usize>,
-    lines: u64,
-    /// Number of the last transaction that marked lines.
-    marked: u64,
-    /// Transactions up to this one are in a checkpoint that was appended.
-    appended: u64,
-    /// End of that checkpoint in the shared lane.
-    position: u64,
-}
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const HEADER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
 /// Bytes of a page in a record, without its lines: those of lines take fewer.
 const ENTRY_BYTES: u64 = PAGE_ENTRY_BYTES as u64;
-/// Up to this many pages are searched one by one, without `index`.
-const FEW: usize = 16;
-
-impl Dirty {
-    /// Marks lines of a page.
-    #[inline]
-    fn mark(&mut self, page: u64, lines: u64) {
-        let at = if self.pages.len() <= FEW {
-            self.pages.iter().rposition(|one| one.0 == page)
-        } else {
-            self.index.get(&page).copied()
-        };
-        match at {
-            Some(at) => {
-                let before = &mut self.pages[at].1;
-                self.lines += u64::from((lines & !*before).count_ones());
-                *before |= lines;
-            }
-            None if lines != 0 => self.add(page, lines),
-            None => {}
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, page: u64, lines: u64) {
-        self.lines += u64::from(lines.count_ones());
-        self.pages.push((page, lines));
-        if self.pages.len() > FEW {
-            self.number();
-        }
-    }
-
-    #[cold]
-    fn number(&mut self) {
-        let numbered = self.index.len();
-        let new = self.pages.iter().enumerate().skip(numbered).map(|(at, one)| (one.0, at));
-        self.index.extend(new);
-    }
-
-    /// Marks the lines of [offset, offset + bytes).
-    fn mark_range(&mut self, offset: u64, bytes: u64) {
-        for line in offset / 64..(offset + bytes).div_ceil(64) {
-            self.mark(line / 64, 1 << (line % 64));
-        }
-    }
-
-    /// Everything is in a checkpoint that ends at `position` of the shared lane, or was made durable.
-    fn clean(&mut self, position: u64) {
-        self.pages.clear();
-        if !self.index.is_empty() {
-            self.index.clear();
-        }
-        self.lines = 0;
-        self.appended = self.marked;
-        self.position = position;
-    }
-
-    /// Bytes that a checkpoint of all of it would take in the log.
-    fn record_bytes(&self, shadow: bool) -> u64 {
-        let lines = if shadow { 0 } else { self.lines * 64 };
-        (lines + self.pages.len() as u64 * ENTRY_BYTES + HEADER_BYTES).next_multiple_of(64)
-    }
-}
 
 impl Store {
     /// Marks what a transaction changed.
@@ -209,8 +131,9 @@ impl Store {
         if let Some(shadow) = &self.shadow {
             let mut shadow = shadow.write();
             for (page, lines) in &dirty.pages {
-                let (entry, written, checksum) =
-                    shadow.turn(self, *page, *lines, counters).map_err(|error| self.stop(error))?;
+                let (entry, written, checksum) = shadow
+                    .turn((&self.image, &self.medium, self.heap_start), *page, *lines, counters)
+                    .map_err(|error| self.stop(error))?;
                 builder.page(entry, written, checksum);
             }
         } else {
@@ -284,33 +207,5 @@ impl Store {
     /// As [`Store::checkpoint`], for everything that is marked and by a caller that holds all sections.
     pub(crate) fn checkpoint_held(&self) -> Result<u64> {
         self.append_pages(&mut self.dirty.write())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_marked_once() {
-        let mut dirty = Dirty::default();
-        dirty.mark_range(4096 - 8, 16);
-        dirty.mark_range(4096, 64);
-        dirty.mark_range(64, 0);
-        assert_eq!(dirty.pages, [(0, 1 << 63), (1, 1)]);
-        assert_eq!(dirty.lines, 2);
-        assert_eq!((dirty.record_bytes(false), dirty.record_bytes(true)), (256, 128));
-    }
-
-    #[test]
-    fn many_pages_are_found_again() {
-        let mut dirty = Dirty::default();
-        for turn in 0..2 {
-            (0..100).for_each(|page| dirty.mark(page * 7, 1 << turn));
-        }
-        assert_eq!((dirty.pages.len(), dirty.lines), (100, 200));
-        dirty.clean(0);
-        dirty.mark(7, 1);
-        assert_eq!((&dirty.pages[..], dirty.lines), (&[(7, 1)][..], 1));
     }
 }

@@ -495,3 +495,13 @@ fn takes(at: u64, old: &[u8], new: &[u8], taken: &mut Taken) {
         }
     }
 }
+
+/// The error for a page that is not what it should be.
+#[cold]
+pub(crate) fn damaged(page: u64) -> Error {
+    Error::corrupt(format!(
+        "bytes {:#x} to {:#x} of the heap do not have their checksum: the disk changed them, or lost a write (`memlift pool check` says what lies there)",
+        page * PAGE,
+        (page + 1) * PAGE
+    ))
+}

@@ -16,13 +16,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::far::{self, Far};
+use crate::far_record::{self, Far};
 use crate::lane::Lane;
 use crate::layout::SLAB_BYTES;
+use crate::lock::lock;
 use crate::medium::Counters;
 use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
-use crate::store::{Store, lock};
+use crate::store::Store;
 use crate::writes::{Touched, Writes};
 use memlift_ground::observe::{self, Work};
 use memlift_spec::formats::trace::Kind;
@@ -251,10 +252,10 @@ impl Store {
             return Ok(());
         }
         let committed = (|| {
-            let (bound, tail) = (far::bound(&far), lane.tail());
+            let (bound, tail) = (far_record::bound(&far), lane.tail());
             let at = self.room(lane, tail, bound, &mut writes.counters)?;
             let target = lane.free(at, bound);
-            let built = far::build(&far, target);
+            let built = far_record::build(&far, target);
             self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)
         })();
         if let Err(error) = committed {
@@ -312,7 +313,7 @@ impl Store {
         if far.is_empty() {
             return Ok(Committed::Durable);
         }
-        let committed = self.append_shared(writes, far::bound(&far), Some(&far));
+        let committed = self.append_shared(writes, far_record::bound(&far), Some(&far));
         if committed.is_err() {
             self.give_far(&far);
         } else {
@@ -347,7 +348,7 @@ impl Store {
         }
         let target = lane.free(at, bound);
         let built = match far {
-            Some(far) => Some(far::build(far, target)),
+            Some(far) => Some(far_record::build(far, target)),
             None => self.build(writes, target),
         };
         let Some(built) = built else {

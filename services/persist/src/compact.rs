@@ -18,13 +18,15 @@ use crate::heap::walk;
 use crate::holes::punchable;
 use crate::kv::{self, Kv};
 use crate::layout::{Entry, SLAB_BYTES, slots};
+use crate::lock::lock;
 use crate::medium::Mapped;
 use crate::options::Durability;
+use crate::persist::slice_tag;
 use crate::pool::Pool;
 use crate::raw::{ForeignRoot, Table};
-use crate::store::{Store, lock};
+use crate::store::Store;
 use crate::tx::Tx;
-use crate::view::{View, slice_tag};
+use crate::view::View;
 
 /// Most slabs that are withheld from transactions while their blocks go: 16 MiB.
 const BATCH: u64 = 1024;

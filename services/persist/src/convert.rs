@@ -173,7 +173,7 @@ fn checksums(medium: &Medium, new: &mut Header, directory: &[Entry], counters: &
     medium.grow(new.file_bytes())?;
     Checksums::make(medium, new, &plan, used, counters)?;
     medium.harden(counters)?;
-    crate::store::write_header(medium, new, counters)
+    medium.write_header(new, counters)
 }
 
 /// Marks the zones that have no directory; idle ones get one: they were not copied.
@@ -192,7 +192,7 @@ fn bodies(
     if directory.iter().any(|entry| entry.state == Entry::SPAN) {
         new.incompat |= FEATURE_SPANS;
         new.generation += 1;
-        crate::store::write_header(medium, new, counters)?;
+        medium.write_header(new, counters)?;
     }
     Ok(())
 }

@@ -1,111 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transactions that a lane does not take: their records lie in free slabs of the heap, and the lane has a record that names them.
 //!
-//! - **Flow** what changed ─▶ records of up to 4 MiB ─▶ free slabs ─▶ durable ─▶ a record in the lane with `parts` = [`PARTS_FAR`], whose
+//! - **Flow** what changed ─▶ records of up to 4 MiB ─▶ free slabs ─▶ durable ─▶ a record in the lane (`far_record`), whose
 //!   ranges are the places of those records, with the length and checksum of each ─▶ applied in its turn ─▶ the slabs are free again
 //! - **Order** slabs are taken first, and then everything older is applied: no older record stores to them. Nobody else has them until
 //!   the lane heads say that they were applied, so after a crash they still hold what the lane's record names
 //! - **Rule** the directory calls them free all the while: a crash before the lane's record leaves nothing to undo
 //! - **Not here** undo, checkpoint and shadow pools: there a lane is the limit
 
-use crate::apply::Applier;
-use crate::error::{Error, Result};
+use crate::applier::Applier;
+use crate::error::Result;
+use crate::far_record::{Far, PIECE_BYTES, named, read};
 use crate::layout::{FEATURE_FAR, Header, SLAB_BYTES};
-use crate::medium::{Counters, Medium};
+use crate::lock::lock;
+use crate::medium::Counters;
 use crate::record::{self, Builder, Built};
-use crate::store::{Store, lock, write_header};
+use crate::store::Store;
 use crate::writes::Writes;
-use memlift_kernels::log;
-use memlift_spec::formats::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_RANGES, RangeWord};
+use memlift_spec::formats::log::{RECORD_ALIGN, RECORD_HEADER_BYTES};
 
-/// `parts` of a record that names records elsewhere.
-pub(crate) const PARTS_FAR: u8 = 254;
-/// Bytes of a record elsewhere, at most.
-const PIECE_BYTES: u64 = 4 << 20;
-/// Of these, for what it holds: without its header and what is added to its end.
+/// Of the bytes of a record elsewhere, those for what it holds: without its header and what is added to its end.
 const PARTS_BYTES: u64 = PIECE_BYTES - (RECORD_HEADER_BYTES + RECORD_ALIGN) as u64;
 /// A range is cut into such pieces.
 const RANGE_BYTES: u64 = 1 << 20;
-/// Bytes that a lane's record needs for each record that it names.
-const NAME_BYTES: u64 = 8;
-
-/// A record in free slabs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Far {
-    /// Where in the heap it starts.
-    offset: u64,
-    bytes: u32,
-    checksum: u32,
-}
-
-impl Far {
-    fn word(self) -> u64 {
-        u64::from(self.bytes) | u64::from(self.checksum) << 32
-    }
-
-    /// First slab and count.
-    fn slabs(self) -> (u64, u64) {
-        (self.offset / SLAB_BYTES, u64::from(self.bytes).div_ceil(SLAB_BYTES))
-    }
-}
-
-/// The records that a lane's record names. It has the shape of a record of ranges.
-fn named(record: &[u8]) -> impl Iterator<Item = Far> {
-    let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
-    (0..record::entries(record)).map(move |entry| {
-        let at = RECORD_HEADER_BYTES + entry * 16;
-        let about = word(at + 8);
-        Far { offset: RangeWord(word(at)).offset(), bytes: about as u32, checksum: (about >> 32) as u32 }
-    })
-}
-
-/// Bytes of the lane's record for so many records elsewhere.
-pub(crate) fn bound(far: &[Far]) -> u64 {
-    record::bound(far.len() as u64, far.len() as u64 * NAME_BYTES)
-}
-
-/// Makes the lane's record.
-pub(crate) fn build(far: &[Far], target: &mut [u8]) -> Built {
-    let mut builder = Builder::ranges(target);
-    far.iter().for_each(|one| builder.range(one.offset, &[one.word()]));
-    builder.finish().with_parts(PARTS_FAR)
-}
-
-/// Reads the records that a lane's record names, each checked, and calls `each` with them.
-///
-/// # Errors
-///
-/// [`Error::Corrupt`] when one is not what the lane's record says.
-pub(crate) fn read(
-    medium: &Medium,
-    header: &Header,
-    record: &[u8],
-    mut each: impl FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let broken = || Error::corrupt("part of a large transaction, in free slabs of the heap, is damaged");
-    let shaped = |far: &Far| {
-        far.offset.is_multiple_of(SLAB_BYTES)
-            && far.offset.checked_add(u64::from(far.bytes)).is_some_and(|end| end <= header.heap_bytes)
-            && u64::from(far.bytes) <= PIECE_BYTES
-    };
-    if record.len() < RECORD_HEADER_BYTES + record::entries(record) * 16 {
-        return Err(broken());
-    }
-    for far in named(record) {
-        if !shaped(&far) {
-            return Err(broken());
-        }
-        let mut bytes = vec![0; far.bytes as usize];
-        medium.read(header.heap_start + far.offset, &mut bytes)?;
-        match log::check(&bytes, header.salt(0), far.offset) {
-            Ok(about)
-                if about.kind == RECORD_RANGES && about.checksum == far.checksum && about.parts == 1 => {}
-            _ => return Err(broken()),
-        }
-        each(&bytes)?;
-    }
-    Ok(())
-}
 
 /// A part of a record: nothing smaller is cut.
 enum Part {
@@ -241,7 +158,7 @@ impl Store {
         let next =
             Header { incompat: header.incompat | FEATURE_FAR, generation: header.generation + 1, ..*header };
         let mut counters = Counters::default();
-        let written = write_header(&self.medium, &next, &mut counters);
+        let written = self.medium.write_header(&next, &mut counters);
         self.intact(written.and_then(|()| self.medium.harden(&mut counters)))?;
         *header = next;
         Ok(())

@@ -13,7 +13,7 @@ use crate::layout::{
     BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SLAB_BYTES, ZONE_SLABS, is_system, slots,
 };
 use crate::section::Section;
-use crate::span::{HEAD_SLAB, Zones, body_zones, zones};
+use crate::zones::{HEAD_SLAB, Zones, body_zones, zones};
 
 /// A bit for each slab: 1 = free.
 #[derive(Debug, Default)]

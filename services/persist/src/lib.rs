@@ -44,10 +44,12 @@
 #[cfg(test)]
 extern crate self as memlift_persist;
 
+mod applier;
 mod apply;
 mod backup;
 #[expect(unsafe_code, reason = "guards a value by itself")]
 mod biased;
+mod bits;
 mod catalog;
 pub mod check;
 mod checkpoint;
@@ -58,9 +60,12 @@ mod compact;
 mod pool_row;
 mod pool_thread;
 pub mod convert;
+mod dirty;
 pub mod dump;
 mod error;
 mod far;
+mod far_record;
+mod fetched;
 mod fresh;
 mod group;
 mod heap;
@@ -72,6 +77,7 @@ pub mod kv;
 #[expect(unsafe_code, reason = "shares a ring between its writer and the applier")]
 mod lane;
 pub mod layout;
+mod lock;
 #[expect(unsafe_code, reason = "answers faults of pages that a file no longer has")]
 mod lost;
 mod medium;
@@ -82,12 +88,14 @@ mod options;
 #[expect(unsafe_code, reason = "says which types are plain bytes")]
 pub mod persist;
 mod pool;
+mod private_pages;
 #[expect(unsafe_code, reason = "says that pointers are plain bytes")]
 mod ptr;
 pub mod raw;
 mod readers;
 mod reclaim;
 mod record;
+mod renew;
 mod recover;
 pub mod repair;
 #[cfg(feature = "replicate")]
@@ -99,6 +107,7 @@ mod section;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod shadow;
+mod shared_lane;
 mod beside;
 mod span;
 mod store;
@@ -113,6 +122,7 @@ mod view;
 #[expect(unsafe_code, reason = "loads and stores words where a slice would be copied in larger pieces")]
 mod words;
 mod writes;
+mod zones;
 
 pub use backup::{BackedUp, BackupOptions};
 pub use catalog::TypeRecord;

@@ -23,7 +23,7 @@ use crate::beside::WriterSnapshot;
 use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
-use crate::checksums::{Checksums, Plan};
+use crate::checksums::{Checksums, Plan, damaged};
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, walk};
@@ -36,12 +36,12 @@ use crate::layout::{
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
 use crate::readers;
+use crate::renew::fill_directory;
 use crate::recover::{self, Loss, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::span::Covered;
 use crate::store::{Parts, Store};
-use crate::verify;
 
 /// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
@@ -306,7 +306,7 @@ fn image(
         return Ok(image);
     }
     if medium.is_beside() {
-        readers::fill_directory(&image, medium, header)?;
+        fill_directory(&image, medium, header)?;
         return Ok(image);
     }
     let Some(shadow) = shadow else {
@@ -413,7 +413,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     if let Some(checksums) = &checksums
         && let Some(page) = checksums.odd_system_page(&medium, slabs, |zone| image.is_body(zone))?
     {
-        return Err(verify::damaged(page));
+        return Err(damaged(page));
     }
     walk(&image, 0, slabs, |slab, entry| match entry.state {
         _ if !run.goes_on(slab, entry) => odd = Some(slab),

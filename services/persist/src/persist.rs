@@ -85,7 +85,7 @@ impl TypeInfo {
             name: T::NAME,
             layout: T::LAYOUT,
             tag: T::TAG,
-            array_tag: crate::view::slice_tag::<T>(),
+            array_tag: slice_tag::<T>(),
             bytes: size_of::<T>() as u64,
             align: align_of::<T>() as u64,
             pointers: T::pointers,
@@ -104,6 +104,11 @@ pub struct Field {
     pub bytes: u32,
     /// Its type, as written.
     pub type_name: &'static str,
+}
+
+/// Tag of an array of T, which is not the tag of T.
+pub(crate) const fn slice_tag<T: Persist>() -> u32 {
+    fold(hash_bytes(T::LAYOUT, b"slice"))
 }
 
 /// Start of a layout hash.

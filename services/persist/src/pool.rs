@@ -10,13 +10,14 @@ use std::sync::Arc;
 use crate::catalog::TypeRecord;
 use crate::error::{Error, Result};
 use crate::layout::Header;
+use crate::lock::lock;
 use crate::medium::{Counters, Guarantee, Medium};
 use crate::open;
 use crate::options::{Mechanism, Options};
-use crate::readers::Readers;
+use crate::readers::{self, Readers};
 use crate::recover::Recovered;
 use crate::section::Shared;
-use crate::store::{Store, lock};
+use crate::store::Store;
 use crate::tx::{self, Tx, TxOptions};
 use crate::view::{View, locate, root_words};
 
@@ -206,7 +207,10 @@ impl Pool {
         if let Medium::Mapped(mapped) = &self.store.medium
             && let Some(old) = mapped.old_pages()
         {
-            let readers = Readers::start(&self.store, Arc::clone(old), mapped.file(), path)?;
+            let store = Arc::downgrade(&self.store);
+            let snapshot: readers::Snapshot =
+                Box::new(move |places, old| Some(store.upgrade()?.snapshot(places, old)));
+            let readers = Readers::start(snapshot, Arc::clone(old), mapped.file(), path)?;
             let _ = self.store.readers.set(readers); // once
         }
         Ok(())
@@ -266,7 +270,7 @@ impl Pool {
         let mut header = lock(&self.store.header);
         header.clean = true;
         header.generation += 1;
-        let written = crate::store::write_header(&self.store.medium, &header, &mut Counters::default());
+        let written = self.store.medium.write_header(&header, &mut Counters::default());
         self.store.intact(written)
     }
 
@@ -290,8 +294,21 @@ impl Pool {
     pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
         let pool = Pool::from_parts(parts);
         if !pool.store.options.read_only {
-            pool.store.flush_thread.bind(&pool.store);
-            pool.store.apply_thread.bind(&pool.store);
+            // The threads hold the store while they work only. An error stops the pool, and callers get it from there.
+            let store = Arc::downgrade(&pool.store);
+            pool.store.flush_thread.bind(move || {
+                let Some(store) = store.upgrade() else { return false };
+                store.flush_thread.disarm();
+                let _ = store.sync();
+                true
+            });
+            let store = Arc::downgrade(&pool.store);
+            pool.store.apply_thread.bind(move || {
+                let Some(store) = store.upgrade() else { return false };
+                let _ = store.apply_so_far();
+                store.apply_thread.disarm();
+                true
+            });
         }
         pool
     }

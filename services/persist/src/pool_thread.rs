@@ -13,27 +13,20 @@
 //!   thread
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::store::{Store, lock};
+use crate::lock::lock;
 
-/// The task of a [`PoolThread`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Task {
-    /// Makes buffered transactions durable.
-    Flush,
-    /// Applies the log.
-    Apply,
-}
+/// Does the task once; false: the pool is closed. It disarms the thread before or after its work, as the header says.
+type Task = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// See the module's header.
-#[derive(Debug)]
 pub(crate) struct PoolThread {
-    task: Task,
-    /// The store that it works on; unset: no thread is started (simulated pools).
-    store: OnceLock<Weak<Store>>,
+    name: &'static str,
+    /// Unset: no thread is started (simulated pools).
+    task: OnceLock<Task>,
     thread: OnceLock<Option<Running>>,
     armed: AtomicBool,
 }
@@ -58,15 +51,24 @@ struct State {
     stop: bool,
 }
 
+impl std::fmt::Debug for PoolThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolThread")
+            .field("name", &self.name)
+            .field("armed", &self.armed)
+            .finish_non_exhaustive()
+    }
+}
+
 impl PoolThread {
-    /// A thread that is started when it is first armed.
-    pub fn new(task: Task) -> PoolThread {
-        PoolThread { task, store: OnceLock::new(), thread: OnceLock::new(), armed: AtomicBool::new(false) }
+    /// A thread of this name that is started when it is first armed.
+    pub fn new(name: &'static str) -> PoolThread {
+        PoolThread { name, task: OnceLock::new(), thread: OnceLock::new(), armed: AtomicBool::new(false) }
     }
 
-    /// Sets the store that it works on.
-    pub fn bind(&self, store: &Arc<Store>) {
-        let _ = self.store.set(Arc::downgrade(store)); // once
+    /// Sets its task.
+    pub fn bind(&self, task: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.task.set(Arc::new(task)); // once
     }
 
     /// Has the task done after `wait`. Returns false if the system has no thread for it. For a pool without threads (the
@@ -78,11 +80,11 @@ impl PoolThread {
 
     #[cold]
     fn wake(&self, wait: Duration) -> bool {
-        let Some(store) = self.store.get() else { return true };
+        let Some(task) = self.task.get() else { return true };
         if self.armed.swap(true, Ordering::AcqRel) {
             return true;
         }
-        match self.thread.get_or_init(|| start(store.clone(), self.task)) {
+        match self.thread.get_or_init(|| start(self.name, Arc::clone(task))) {
             Some(running) if running.process == std::process::id() => {
                 lock(&running.signal.state).wait = Some(wait);
                 running.signal.changed.notify_one();
@@ -95,7 +97,8 @@ impl PoolThread {
         }
     }
 
-    fn disarm(&self) {
+    /// From now on a commit arms it again.
+    pub fn disarm(&self) {
         self.armed.store(false, Ordering::SeqCst);
     }
 
@@ -116,19 +119,15 @@ impl PoolThread {
 }
 
 /// Starts the thread. None if the system has none.
-fn start(store: Weak<Store>, task: Task) -> Option<Running> {
+fn start(name: &str, task: Task) -> Option<Running> {
     let signal = Arc::new(Signal::default());
     let theirs = Arc::clone(&signal);
-    let name = match task {
-        Task::Flush => "memlift-flush",
-        Task::Apply => "memlift-apply",
-    };
     let handle =
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&store, &theirs, task)).ok()?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&*task, &theirs)).ok()?;
     Some(Running { signal, handle: Mutex::new(Some(handle)), process: std::process::id() })
 }
 
-fn run(store: &Weak<Store>, signal: &Signal, task: Task) {
+fn run(task: &dyn Fn() -> bool, signal: &Signal) {
     let mut state = lock(&signal.state);
     loop {
         let wait = loop {
@@ -147,19 +146,9 @@ fn run(store: &Weak<Store>, signal: &Signal, task: Task) {
         }
         state.wait = None;
         drop(state);
-        let Some(store) = store.upgrade() else { return };
-        // An error stops the pool, and callers get it from there.
-        match task {
-            Task::Flush => {
-                store.flush_thread.disarm();
-                let _ = store.sync();
-            }
-            Task::Apply => {
-                let _ = store.apply_so_far();
-                store.apply_thread.disarm();
-            }
+        if !task() {
+            return;
         }
-        drop(store);
         state = lock(&signal.state);
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,21 +22,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::beside::{
-    ANSWER_BYTES, ASK_BYTES, Answer, OldPages, PAGE, SNAPSHOTS_MAX, Sizes, SnapshotId, ask, name, receive,
-    send, status,
+    ANSWER_BYTES, ASK_BYTES, Answer, OldPages, PAGE, SNAPSHOTS_MAX, Sizes, ask, name, receive, send, status,
 };
-use crate::catalog::Catalog;
-use crate::checksums::{Checksums, Expected, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
-use crate::image::Image;
-use crate::layout::{Header, SLAB_BYTES, ZONE_SLABS, is_system};
-use crate::medium::Medium;
+use crate::lock::lock;
 use crate::options::{Mechanism, Options};
-use crate::recover::read_header;
-use crate::span::marked;
-use crate::store::{Store, lock};
-use crate::verify::{Bits, damaged};
 
 /// The table for a pool that readers may read beside this process; None: none may.
 pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<Option<Arc<OldPages>>> {
@@ -69,6 +60,9 @@ pub(crate) fn possible(options: &Options, mechanism: Mechanism) -> Result<()> {
 
 const READERS_MAX: usize = SNAPSHOTS_MAX / 2;
 
+/// Takes a snapshot for these places of the table and returns its number; None: the pool is closed.
+pub(crate) type Snapshot = Box<dyn Fn(&[usize], &OldPages) -> Option<Result<u64>> + Send>;
+
 /// The writer's thread.
 #[derive(Debug)]
 pub(crate) struct Readers {
@@ -80,17 +74,16 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Lets readers come.
-    pub fn start(store: &Arc<Store>, old: Arc<OldPages>, file: &File, path: &Path) -> Result<Readers> {
+    /// Lets readers come. `snapshot` takes a snapshot of everything that is committed by then.
+    pub fn start(snapshot: Snapshot, old: Arc<OldPages>, file: &File, path: &Path) -> Result<Readers> {
         let failed = file_error("let others read", path);
         let make = || {
             let listener = UnixListener::bind_addr(&name(file)?)?;
             listener.set_nonblocking(true)?;
             let about = file.metadata()?;
             let (stop, stopped) = UnixStream::pair()?;
-            let store = Arc::downgrade(store);
             let server = Server {
-                store,
+                snapshot,
                 old: Arc::clone(&old),
                 listener,
                 stopped,
@@ -137,9 +130,8 @@ struct Connected {
     turn: usize,
 }
 
-#[derive(Debug)]
 struct Server {
-    store: Weak<Store>,
+    snapshot: Snapshot,
     old: Arc<OldPages>,
     listener: UnixListener,
     stopped: UnixStream,
@@ -166,8 +158,9 @@ impl Server {
             }
             if self.readers.iter().flatten().any(|reader| reader.asks) {
                 // The pool may be closed meanwhile: then nobody is answered.
-                let Some(store) = self.store.upgrade() else { return };
-                self.give(&store);
+                if !self.give() {
+                    return;
+                }
             }
         }
     }
@@ -246,8 +239,8 @@ impl Server {
         self.readers[index] = None;
     }
 
-    /// Gives everyone who asked the same snapshot.
-    fn give(&mut self, store: &Store) {
+    /// Gives everyone who asked the same snapshot. False: the pool is closed.
+    fn give(&mut self) -> bool {
         let asking: Vec<usize> = (0..self.readers.len())
             .filter(|index| self.readers[*index].as_ref().is_some_and(|reader| reader.asks))
             .collect();
@@ -259,7 +252,7 @@ impl Server {
             })
             .collect();
         places.iter().for_each(|place| self.old.end(*place));
-        let given = store.snapshot(&places, &self.old);
+        let Some(given) = (self.snapshot)(&places, &self.old) else { return false };
         for (index, place) in asking.iter().zip(places) {
             let Some(reader) = &mut self.readers[*index] else { continue };
             (reader.asks, reader.turn) = (false, reader.turn ^ 1);
@@ -278,6 +271,7 @@ impl Server {
                 self.part(*index);
             }
         }
+        true
     }
 }
 
@@ -296,123 +290,4 @@ struct Ready {
     stopped: bool,
     listener: bool,
     readers: Vec<usize>,
-}
-
-impl Store {
-    /// Takes a snapshot for these indices, of everything that is committed by now.
-    fn snapshot(&self, indices: &[usize], old: &OldPages) -> Result<u64> {
-        self.sync()?;
-        self.place_all()?;
-        // Nobody changes what a reader sees while all of these are held.
-        let _held = (lock(&self.applier), lock(&self.bodies), lock(&self.header), lock(&self.catalog));
-        self.running()?;
-        Ok(old.begin(indices))
-    }
-}
-
-/// Slabs of a snapshot that its image has.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub there: Bits,
-    /// Those that are what they should be.
-    pub good: Bits,
-}
-
-impl Fetched {
-    /// For a heap of up to `heap_bytes`.
-    pub fn new(heap_bytes: u64) -> Fetched {
-        Fetched { there: Bits::new(heap_bytes), good: Bits::new(heap_bytes) }
-    }
-}
-
-/// The directory of a snapshot, and what else is looked at without a pointer: slabs that `wanted` says, and their content.
-fn directory(medium: &Medium, header: &Header, wanted: impl Fn(u64) -> bool) -> Result<Vec<(u64, Vec<u8>)>> {
-    let read = |offset: u64, target: &mut [u8]| medium.read(header.heap_start + offset, target);
-    let bodies = marked(header, |at| {
-        let mut word = [0; 8];
-        read(at, &mut word)?;
-        Ok(u64::from_le_bytes(word))
-    })?;
-    let slabs = header.heap_bytes / SLAB_BYTES;
-    let mut found = Vec::new();
-    let system = |slab: &u64| is_system(*slab) && !bodies.contains(&(slab / ZONE_SLABS));
-    for slab in (0..slabs).filter(system).filter(|slab| wanted(*slab)) {
-        let mut content = vec![0; SLAB_BYTES as usize];
-        read(slab * SLAB_BYTES, &mut content)?;
-        found.push((slab, content));
-    }
-    Ok(found)
-}
-
-/// Reads the directory of a snapshot into its image.
-pub(crate) fn fill_directory(image: &Image, medium: &Medium, header: &Header) -> Result<()> {
-    for (slab, content) in directory(medium, header, |_| true)? {
-        image.write_bytes(slab * SLAB_BYTES, &content);
-    }
-    Ok(())
-}
-
-impl Store {
-    /// Takes a new snapshot in place of the one that it has; nobody else has the store. What did not change is kept.
-    ///
-    /// # Errors
-    ///
-    /// As [`WriterSnapshot::renew`](crate::beside::WriterSnapshot::renew). The store is as it was then.
-    pub(crate) fn renew(&mut self) -> Result<()> {
-        let Some(before) = self.medium.renew_snapshot()? else { return Ok(()) };
-        let renewed = self.renew_since(before);
-        if renewed.is_err() {
-            self.medium.put_snapshot_back(before);
-        }
-        renewed
-    }
-
-    fn renew_since(&mut self, before: SnapshotId) -> Result<()> {
-        let (Some(snapshot), Some(fetched)) = (self.medium.writer_snapshot(), &self.fetched) else {
-            return Ok(());
-        };
-        let page = |slab: u64| (self.heap_start + slab * SLAB_BYTES) / PAGE;
-        let changed = |slab: u64| (0..SLAB_PAGES).any(|at| snapshot.changed(before, page(slab) + at));
-        let header = read_header(&self.medium)?;
-        let checksums = Checksums::read(&self.medium, &header)?;
-        let catalog = Catalog::read(&self.medium)?;
-        let had = self.image.len() / SLAB_BYTES;
-        let mut directory = directory(&self.medium, &header, |slab| slab >= had || changed(slab))?;
-        let stale: Vec<u64> = fetched.there.all().filter(|slab| changed(*slab)).collect();
-        // Looked at afterwards: if it was there all the time, so was every page that it needs.
-        let is_gone = snapshot.is_gone(before);
-        if is_gone {
-            directory = self::directory(&self.medium, &header, |_| true)?;
-        }
-        for (slab, content) in &directory {
-            for (page, content) in (slab * SLAB_PAGES..).zip(content.chunks_exact(PAGE as usize)) {
-                let sum = Expected::Sum(page_sum(content));
-                if checksums.as_ref().map_or(Ok(sum), |all| all.expected(&self.medium, page))? != sum {
-                    return Err(damaged(page));
-                }
-            }
-        }
-        if header.heap_bytes > self.image.len() {
-            self.image.grow(&self.medium, self.heap_start, header.heap_bytes)?;
-        }
-        if is_gone {
-            fetched.there.clear();
-            fetched.good.clear();
-        } else {
-            for slab in stale {
-                fetched.there.forget(slab);
-                fetched.good.forget(slab);
-            }
-        }
-        self.verified.iter().for_each(Bits::clear);
-        for (slab, content) in &directory {
-            self.image.write_bytes(slab * SLAB_BYTES, content);
-        }
-        let bodies = marked(&header, |at| Ok(self.image.word(at)))?;
-        bodies.first().into_iter().for_each(|zone| self.image.bodies_from(*zone));
-        self.checksums = checksums;
-        self.catalog = Mutex::new(catalog);
-        self.header = Mutex::new(header);
-        Ok(())
-    }
 }

@@ -15,9 +15,10 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, Result};
 use crate::heap::{is_left, search};
 use crate::layout::SLAB_BYTES;
+use crate::lock::lock;
 use crate::pool::Pool;
 use crate::section::{Held, Section};
-use crate::store::{Store, lock};
+use crate::store::Store;
 use crate::tx::{self, TxOptions};
 
 /// Slabs that one transaction gives back: with undo, where each entry is a record of 128 bytes, they fit half a lane.

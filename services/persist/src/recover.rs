@@ -18,10 +18,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::apply::Applier;
+use crate::applier::Applier;
 use crate::checksums::{Checksums, Replayed, Taken};
 use crate::error::{Error, Result};
-use crate::far::{self, PARTS_FAR};
+use crate::far_record::{self, PARTS_FAR};
 use crate::fresh::file_error;
 use crate::holes::Holes;
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
@@ -343,7 +343,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
     }
     let is_broken = |one: &Found| {
         one.header.parts == PARTS_FAR
-            && far::read(medium, &header, record_of(one, &rings), |_| Ok(())).is_err()
+            && far_record::read(medium, &header, record_of(one, &rings), |_| Ok(())).is_err()
     };
     if let Some(at) = found.iter().position(is_broken).filter(|_| !undo) {
         let damage = LogDamage {
@@ -440,7 +440,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
     header.clean = false;
     // Records of this epoch have claims; the older ones count no more.
     header.incompat |= FEATURE_CLAIMS;
-    crate::store::write_header(medium, &header, &mut applier.counters)?;
+    medium.write_header(&header, &mut applier.counters)?;
     Ok(State { header, positions, applier, recovered, lost, shadow })
 }
 
@@ -471,7 +471,7 @@ fn replay(
 ) -> Result<()> {
     let Home { medium, holes, header } = *home;
     if about.parts == PARTS_FAR {
-        return far::read(medium, header, record, |record| {
+        return far_record::read(medium, header, record, |record| {
             replay(home, record, &record::header(record), store, replayed, counters)
         });
     }

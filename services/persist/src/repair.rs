@@ -248,7 +248,7 @@ impl Mend {
         self.change(Part::Header, self.header.generation % 2 * HEADER_BYTES, what);
         self.header.epoch = epoch;
         self.header.generation += 1;
-        crate::store::write_header(&self.medium, &self.header, &mut self.counters)
+        self.medium.write_header(&self.header, &mut self.counters)
     }
 
     /// Without the places of its checksums, a pool has none.
@@ -261,7 +261,7 @@ impl Mend {
         self.change(Part::Pages, place, what);
         self.header = self.header.without_checksums();
         self.header.generation += 1;
-        crate::store::write_header(&self.medium, &self.header, &mut self.counters)?;
+        self.medium.write_header(&self.header, &mut self.counters)?;
         self.harden()
     }
 
@@ -562,7 +562,7 @@ impl Mend {
         for _ in 0..2 {
             self.header.generation += 1;
             self.header.clean = true;
-            crate::store::write_header(&self.medium, &self.header, &mut self.counters)?;
+            self.medium.write_header(&self.header, &mut self.counters)?;
         }
         Ok(())
     }

@@ -12,9 +12,9 @@
 //! - **Source** NearPM §4.3 (shadowcpy)
 
 use crate::error::{Error, Result};
+use crate::image::Image;
 use crate::layout::{CATALOG_BYTES, Header, LANES_START};
 use crate::medium::{Counters, Medium};
-use crate::store::Store;
 use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RecordHeader};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -102,16 +102,16 @@ impl Shadow {
     /// Writes a page's dirty lines to its other copy and makes that the current one. Gives the record's entry.
     pub fn turn(
         &mut self,
-        store: &Store,
+        (image, medium, heap_start): (&Image, &Medium, u64),
         page: u64,
         dirty: u64,
         counters: &mut Counters,
     ) -> Result<(u64, u64, u32)> {
         let lines = self.behind.get(page as usize).copied().unwrap_or(!0) | dirty;
         let copy = 1 - self.copy(page);
-        let bytes = store.image.bytes(page * PAGE, PAGE);
-        let target = place(store.heap_start, page, copy);
-        let checksum = store.medium.write_lines(target, bytes, lines, counters)?;
+        let bytes = image.bytes(page * PAGE, PAGE);
+        let target = place(heap_start, page, copy);
+        let checksum = medium.write_lines(target, bytes, lines, counters)?;
         if self.behind.len() <= page as usize {
             self.behind.resize(self.current.len() * 64, !0);
         }

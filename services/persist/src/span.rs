@@ -21,24 +21,13 @@ use crate::checksums::Taken;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::layout::{
-    BODIES_BYTES, BODIES_OFFSET, BODIES_ZONES, DIRECTORY_SLABS, Entry, FEATURE_SPANS, HEAD_SLABS, Header,
+    BODIES_BYTES, BODIES_OFFSET, BODIES_ZONES, DIRECTORY_SLABS, Entry, FEATURE_SPANS, Header,
     RUN_SLABS_MAX, SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_BYTES, ZONE_SLABS,
 };
+use crate::lock::lock;
 use crate::medium::Counters;
-use crate::store::{Store, lock, write_header};
-
-/// Where in a zone an object of more than a zone starts.
-pub(crate) const HEAD_SLAB: u64 = SUPERBLOCK_SLAB;
-
-/// Zones behind its first one that an object of so many slabs takes.
-pub(crate) const fn body_zones(slabs: u64) -> u64 {
-    slabs.saturating_sub(HEAD_SLABS).div_ceil(ZONE_SLABS)
-}
-
-/// Zones, the last of which may be shorter, of so many slabs.
-pub(crate) const fn zones(slabs: u64) -> u64 {
-    slabs.div_ceil(ZONE_SLABS)
-}
+use crate::store::Store;
+use crate::zones::{HEAD_SLAB, Zones, body_zones, zones};
 
 /// Returns true if an entry can be that of an object of more than a zone, in a heap of so many slabs.
 pub(crate) fn fits(slab: u64, entry: Entry, slabs: u64) -> bool {
@@ -116,17 +105,6 @@ pub(crate) fn start_of(
     let found = entry(first);
     let covers = first <= slab && slab - first < u64::from(found.run);
     (found.state == Entry::SPAN && covers).then_some((first, found))
-}
-
-/// Zones that were taken for an object, and what has to be done before it is stored there.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Zones {
-    /// Its first slab.
-    pub first: u64,
-    /// Its first zone, if that has no directory yet.
-    pub restore: Option<u64>,
-    /// Its other zones, those that still have a directory.
-    pub lose: Vec<u64>,
 }
 
 impl Store {
@@ -237,7 +215,7 @@ impl Store {
         let mut next = *header;
         next.incompat |= FEATURE_SPANS;
         next.generation += 1;
-        write_header(&self.medium, &next, counters)?;
+        self.medium.write_header(&next, counters)?;
         self.medium.harden(counters)?;
         *header = next;
         Ok(())
@@ -247,6 +225,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::HEAD_SLABS;
     use crate::heap::FreeSlabs;
 
     /// Three zones and a half, of which all but the first slabs are free.

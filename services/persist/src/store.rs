@@ -7,30 +7,32 @@
 //! - **Not here** the public face: `pool`
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use crate::apply::Applier;
+use crate::applier::Applier;
 use crate::biased::Biased;
+use crate::bits::Bits;
 use crate::catalog::Catalog;
-use crate::checkpoint::Dirty;
 use crate::checksums::Checksums;
+use crate::dirty::Dirty;
 use crate::error::{Error, Result};
-use crate::group::Shared;
+use crate::fetched::Fetched;
 use crate::heap::FreeSlabs;
 use crate::holes::Holes;
 use crate::image::Image;
 use crate::lane::Lane;
 use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
+use crate::lock::lock;
 use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
-use crate::pool_thread::{PoolThread, Task};
-use crate::readers::{Fetched, Readers};
+use crate::pool_thread::PoolThread;
+use crate::private_pages::PrivatePages;
+use crate::readers::Readers;
 use crate::replicated::{ReplicaStatus, Replicated};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
-use crate::trim::PrivatePages;
-use crate::verify::Bits;
+use crate::shared_lane::Shared;
 use crate::writes::Writes;
 
 /// Least growth of a heap, unless it may not be so large.
@@ -91,11 +93,6 @@ pub(crate) struct Store {
     pub row: PoolRow,
     stopped: AtomicBool,
     reason: OnceLock<String>,
-}
-
-/// Locks, also after a panic elsewhere: every holder leaves the guarded value whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The parts from which a store is put together.
@@ -167,8 +164,8 @@ impl Store {
             holes,
             bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
-            flush_thread: PoolThread::new(Task::Flush),
-            apply_thread: PoolThread::new(Task::Apply),
+            flush_thread: PoolThread::new("memlift-flush"),
+            apply_thread: PoolThread::new("memlift-apply"),
             readers: OnceLock::new(),
             replicated: Mutex::default(),
             row: PoolRow::open(&medium, options.read_only),
@@ -332,7 +329,7 @@ impl Store {
             let stored = checksums.add(&self.medium, plan, &mut counters);
             self.intact(stored.and_then(|()| self.medium.harden(&mut counters)))?;
         }
-        self.intact(write_header(&self.medium, &next, &mut counters))?;
+        self.intact(self.medium.write_header(&next, &mut counters))?;
         if let Some(shadow) = &self.shadow {
             shadow.write().grow(wanted);
         }
@@ -354,12 +351,4 @@ impl Store {
         self.show_sizes();
         Ok(())
     }
-}
-
-/// Writes a header over the older of the two.
-#[track_caller]
-pub(crate) fn write_header(medium: &Medium, header: &Header, counters: &mut Counters) -> Result<()> {
-    medium.store_header(header, header.generation, counters)?;
-    medium.harden(counters)?;
-    medium.store_header(header, header.generation + 1, counters)
 }

@@ -8,82 +8,15 @@
 //! - **Scrub** on request, slab by slab, whatever was compared before: the file's directory says what is in use, and damage clears the bit
 //! - **Not here** what pages should be: `checksums`; finding all damage: `check`
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::checksums::{Expected, PAGE, SLAB_PAGES, page_sum};
-use crate::error::{Error, Result};
+use crate::checksums::{Expected, PAGE, SLAB_PAGES, damaged, page_sum};
+use crate::error::Result;
+use crate::fetched::Fetched;
 use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS, is_system};
+use crate::lock::lock;
 use crate::pool::Pool;
-use crate::readers::Fetched;
-use crate::store::{Store, lock};
-
-const WORDS: usize = 512;
-/// Slabs that one block of bits is for: 512 MiB of heap.
-const BLOCK_SLABS: u64 = WORDS as u64 * 64;
-
-type Block = [AtomicU64; WORDS];
-
-/// A bit for each slab, in blocks that are made when the first bit is set.
-#[derive(Debug)]
-pub(crate) struct Bits(Vec<OnceLock<Box<Block>>>);
-
-impl Bits {
-    /// For a heap of up to `heap_bytes`.
-    pub fn new(heap_bytes: u64) -> Bits {
-        Bits((0..heap_bytes.div_ceil(BLOCK_SLABS * SLAB_BYTES)).map(|_| OnceLock::new()).collect())
-    }
-
-    fn word(&self, slab: u64) -> Option<&AtomicU64> {
-        let block = self.0.get((slab / BLOCK_SLABS) as usize)?.get()?;
-        Some(&block[(slab % BLOCK_SLABS / 64) as usize])
-    }
-
-    /// Returns true if a slab's bit is set.
-    #[inline]
-    pub fn has(&self, slab: u64) -> bool {
-        self.word(slab).is_some_and(|word| word.load(Ordering::Acquire) >> (slab % 64) & 1 == 1)
-    }
-
-    pub fn set(&self, slab: u64) {
-        let Some(block) = self.0.get((slab / BLOCK_SLABS) as usize) else { return };
-        let block = block.get_or_init(|| Box::new([const { AtomicU64::new(0) }; WORDS]));
-        block[(slab % BLOCK_SLABS / 64) as usize].fetch_or(1 << (slab % 64), Ordering::Release);
-    }
-
-    pub fn forget(&self, slab: u64) {
-        if let Some(word) = self.word(slab) {
-            word.fetch_and(!(1 << (slab % 64)), Ordering::Relaxed);
-        }
-    }
-
-    /// Slabs whose bit is set.
-    pub fn all(&self) -> impl Iterator<Item = u64> {
-        let blocks = (0..).zip(&self.0).filter_map(|(block, made)| Some((block * BLOCK_SLABS, made.get()?)));
-        let words = blocks.flat_map(|(first, block)| (first..).step_by(64).zip(block.iter()));
-        words.flat_map(|(first, word)| {
-            let word = word.load(Ordering::Acquire);
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
-        })
-    }
-
-    /// Forgets all of them.
-    pub fn clear(&self) {
-        for block in self.0.iter().filter_map(OnceLock::get) {
-            block.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        }
-    }
-}
-
-/// The error for a page that is not what it should be.
-#[cold]
-pub(crate) fn damaged(page: u64) -> Error {
-    Error::corrupt(format!(
-        "bytes {:#x} to {:#x} of the heap do not have their checksum: the disk changed them, or lost a write (`memlift pool check` says what lies there)",
-        page * PAGE,
-        (page + 1) * PAGE
-    ))
-}
+use crate::store::Store;
 
 impl Pool {
     /// Compares the next slabs (16 KiB each) in use with their checksums, going on where the last call ended and around; returns where
@@ -92,7 +25,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`] when a page of the file cannot be had.
+    /// [`crate::Error::Stopped`] when a page of the file cannot be had.
     pub fn scrub(&self, slabs: u64) -> Result<Vec<u64>> {
         let store = self.store();
         let mut damaged = Vec::new();
@@ -173,7 +106,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] when a page of that range is damaged.
+    /// [`crate::Error::Corrupt`] when a page of that range is damaged.
     #[cold]
     pub(crate) fn verify(&self, offset: u64, bytes: u64) -> Result<()> {
         let Some(verified) = &self.verified else { return Ok(()) };

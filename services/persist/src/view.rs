@@ -9,14 +9,9 @@
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
-use crate::persist::{Persist, fold, hash_bytes};
+use crate::persist::{Persist, slice_tag};
 use crate::ptr::{PPtr, PSlice};
 use crate::store::Store;
-
-/// Tag of an array of T, which is not the tag of T.
-pub(crate) const fn slice_tag<T: Persist>() -> u32 {
-    fold(hash_bytes(T::LAYOUT, b"slice"))
-}
 
 /// A place that was checked.
 #[derive(Clone, Copy, Debug)]

@@ -13,8 +13,8 @@ use super::objects::Place;
 use super::owned::{Audit, each_pair};
 use crate::error::Result;
 use crate::persist::Persist;
+use crate::persist::slice_tag;
 use crate::raw::{ARRAY_TYPE, ForeignRoot, ForeignType, OBJECT_HEADER_BYTES, Table, TablePart, root};
-use crate::view::slice_tag;
 
 /// Types within types, at most.
 const DEPTH_MAX: u32 = 8;

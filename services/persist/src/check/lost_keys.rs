@@ -15,8 +15,8 @@ use super::owned::{ARRAY, Audit, DICT, each_pair, names};
 use crate::error::Result;
 use crate::kv;
 use crate::persist::Persist;
+use crate::persist::slice_tag;
 use crate::raw::{ForeignRoot, OBJECT_HEADER_BYTES, Table, root};
-use crate::view::slice_tag;
 
 /// Something that a reader gets an error for.
 #[derive(Debug)]

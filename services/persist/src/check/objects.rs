@@ -12,7 +12,7 @@ use super::snapshot::Snapshot;
 use super::types::{Kind, Types};
 use crate::error::Result;
 use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET, ZONE_SLABS, slots};
-use crate::span::HEAD_SLAB;
+use crate::zones::HEAD_SLAB;
 
 /// A heap whose directory was judged.
 pub(crate) struct Heap<'a> {

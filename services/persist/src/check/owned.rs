@@ -20,8 +20,9 @@ use crate::kv;
 use crate::layout::{Entry, Header};
 use crate::options::Mechanism;
 use crate::persist::Persist;
+use crate::persist::slice_tag;
 use crate::raw::{ForeignRoot, Table, root};
-use crate::view::{View, slice_tag};
+use crate::view::View;
 
 /// Kinds of named objects.
 pub(super) const DICT: u8 = 1;

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::TypeRecord;
+use crate::catalog::{MOVING, TypeRecord};
 use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX, slice_stride};
 
 /// The way to read a type's bytes.
@@ -94,12 +94,12 @@ impl Types {
 
     /// Returns true if objects of this tag are on their way to another type.
     pub fn moving(&self, tag: u32) -> bool {
-        self.get(tag).is_some_and(|known| known.name.trim_matches(['[', ']']) == crate::migrate::MOVING)
+        self.get(tag).is_some_and(|known| known.name.trim_matches(['[', ']']) == MOVING)
     }
 
     /// Returns true if a root of this layout says that a migration is not done.
     pub fn migrating(&self, layout: u64) -> bool {
-        self.0.values().any(|known| known.layout == layout && known.name == crate::migrate::MOVING)
+        self.0.values().any(|known| known.layout == layout && known.name == MOVING)
     }
 
     /// The name of a tag.

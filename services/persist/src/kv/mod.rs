@@ -23,7 +23,8 @@ use crate::pool::Pool;
 use crate::ptr::{PPtr, PSlice};
 use crate::structures::{BTree, BTreeRoot, Next};
 use crate::tx::{Tx, TxOptions};
-use crate::view::{View, slice_tag};
+use crate::persist::slice_tag;
+use crate::view::View;
 
 mod key;
 pub mod server;

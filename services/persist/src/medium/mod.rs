@@ -289,6 +289,14 @@ impl Medium {
         Ok(())
     }
 
+    /// Writes a header over the older of the two, and then over the other one.
+    #[track_caller]
+    pub fn write_header(&self, header: &Header, counters: &mut Counters) -> Result<()> {
+        self.store_header(header, header.generation, counters)?;
+        self.harden(counters)?;
+        self.store_header(header, header.generation + 1, counters)
+    }
+
     /// The address of the heap that starts at `heap_start`, where it is mapped as one.
     pub fn heap(&self, heap_start: u64) -> Option<*mut u8> {
         match self {

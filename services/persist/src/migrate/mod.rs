@@ -19,13 +19,15 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::Migrates;
+use crate::catalog::MOVING;
 use crate::error::{Error, Result};
 use crate::layout::{Entry, SLAB_BYTES, slots};
 use crate::options::Durability;
 use crate::persist::{Field, HASH_START, Persist, PointerField, TypeInfo, hash_bytes, hash_u64};
 use crate::pool::Pool;
 use crate::section::Held;
-use crate::store::{Store, lock};
+use crate::lock::lock;
+use crate::store::Store;
 use crate::tx::{Tx, TxOptions};
 use crate::view::root_words;
 use shapes::Shapes;
@@ -47,8 +49,6 @@ unsafe impl<T: Persist> Persist for Moving<T> {
     }
 }
 
-/// Name of the types of moving objects, in the catalog.
-pub(crate) const MOVING: &str = "moving";
 
 /// A phase of a migration; phases follow each other in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

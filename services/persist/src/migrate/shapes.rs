@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::{Home, MOVING, catalog, in_pool};
+use super::{Home, catalog, in_pool};
+use crate::catalog::MOVING;
 use crate::persist::{PointerField, TypeInfo, hash_bytes, hash_u64};
 use crate::store::Store;
 

@@ -6,10 +6,11 @@
 //! - **Rule** lengths are bounded before they are added to anything
 
 use crate::error::{Error, Result};
+use crate::persist::slice_tag;
 use crate::persist::{Field, HASH_START, Persist, PointerField, hash_bytes, hash_u64};
 use crate::ptr::{PPtr, PSlice};
 use crate::tx::Tx;
-use crate::view::{View, slice_tag};
+use crate::view::View;
 
 /// Bytes before the payload.
 pub const OBJECT_HEADER_BYTES: u64 = 16;

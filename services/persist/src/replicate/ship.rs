@@ -25,16 +25,17 @@ use super::format::{
 use super::place::{Created, Place, part_name, segment_name};
 use super::scratch::{Held as HeldPages, PageSet, PageSums};
 use super::utc::{micros, time, utc};
-use crate::apply::Applier;
+use crate::applier::Applier;
 use crate::backup::used;
 use crate::catalog::Catalog;
+use crate::checksums::damaged;
 use crate::checksums::{Checksums, Expected, PAGE, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
 use crate::layout::{CATALOG_BYTES, CATALOG_START, Header, SLAB_BYTES};
+use crate::lock::lock;
 use crate::medium::changed::ChangedPages;
 use crate::replicated::Replicated;
-use crate::store::{Store, lock};
-use crate::verify::damaged;
+use crate::store::Store;
 
 /// Rounds of parts before the log waits for the rest, at most.
 const ROUNDS_MAX: u32 = 8;

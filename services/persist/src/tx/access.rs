@@ -8,8 +8,9 @@ use super::Tx;
 use crate::error::{Error, Result};
 use crate::layout::SUPERBLOCK_OFFSET;
 use crate::persist::Persist;
+use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
-use crate::view::{Place, View, locate, root_words, slice_tag};
+use crate::view::{Place, View, locate, root_words};
 
 /// Longest range that is kept as one.
 const PIECE_BYTES: u64 = 1 << 30;

@@ -16,10 +16,11 @@ use crate::error::{Error, Result};
 use crate::heap::is_empty;
 use crate::holes::AHEAD;
 use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slice_stride, slots};
+use crate::lock::lock;
 use crate::persist::Persist;
+use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
-use crate::store::lock;
-use crate::view::{locate, slice_tag};
+use crate::view::locate;
 use crate::writes::Freed;
 
 /// Emptied slabs are written down as free when one in so many of the heap's is; that is tried for each 64 of them.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Tx;
 use crate::heap::{is_left, search};
 use crate::layout::{SLAB_BYTES, slots};
-use crate::store::lock;
+use crate::lock::lock;
 use crate::writes::Writes;
 
 /// Returns true if this transaction freed something in a slab, which an abort would need.

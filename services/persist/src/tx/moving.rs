@@ -9,7 +9,7 @@ use super::Tx;
 use crate::error::Result;
 use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
 use crate::persist::Persist;
-use crate::view::slice_tag;
+use crate::persist::slice_tag;
 
 impl Tx<'_> {
     /// Changes the type of a slab's objects, or of a run. Their bytes are not touched.

@@ -13,7 +13,8 @@ use super::{Judge, Odd, Words};
 use crate::check::snapshot::Snapshot;
 use crate::error::Result;
 use crate::layout::{BODIES_BYTES, BODIES_OFFSET, Entry, Header, SUPERBLOCK_SLAB, ZONE_SLABS};
-use crate::span::{HEAD_SLAB, body_zones, fits, zones};
+use crate::span::fits;
+use crate::zones::{HEAD_SLAB, body_zones, zones};
 
 /// State of a slab in an object of more than a zone, but for its first: in memory only.
 pub(crate) const SPAN_REST: u8 = 6;
