@@ -19,6 +19,7 @@
 pub mod array;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod call;
+mod claim;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod collections;
 #[expect(unsafe_code, reason = "exports a C interface")]

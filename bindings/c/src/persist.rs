@@ -5,9 +5,9 @@
 //! - **Owner** the caller that opened a pool closes it; a pool with open transactions or read locks is not closed.
 //! - **Layout** types are written to the root's table of types, which maps a u64 id to the text of a [`ForeignType`].
 
+use crate::claim::is_held;
 use crate::fault::{Fault, null, run};
 use crate::replica::{CReplica, Replica};
-use crate::transact::busy;
 use memlift::persist::raw::{ForeignField, ForeignType, Handle, Table, root, root_or};
 use memlift::persist::{BackupOptions, Domain, Error, Mechanism, Options, Pool, Survives, View};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn memlift_pool_backup(
         let pool = unsafe { pool_of(pool) }?;
         // SAFETY: the caller guarantees a text that ends with a zero; null is refused.
         let target = unsafe { text(target, "target") }?;
-        if busy(pool) {
+        if is_held(&pool.open) {
             return Err(Fault::order("copy the pool before the transaction or read lock begins"));
         }
         let target = PathBuf::from(OsStr::from_bytes(target.to_bytes()));
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn memlift_pool_refresh(pool: *mut CPool) -> c_int {
     run(|| {
         // SAFETY: the caller guarantees that `pool` is open; null is refused.
         let pool = unsafe { pool_of(pool) }?;
-        if busy(pool) {
+        if is_held(&pool.open) {
             return Err(Fault::order("end the read lock before a newer snapshot"));
         }
         pool.handle.refresh()?.ok_or_else(closed)
@@ -436,7 +436,7 @@ pub unsafe extern "C" fn memlift_pool_type(
         }
         described.check()?;
         let id = described.layout();
-        if busy(pool) {
+        if is_held(&pool.open) {
             return Err(Fault::order("describe types before the transaction or read lock begins"));
         }
         pool.handle.with(|open| register(open, &described, id, pool.read_only)).ok_or_else(closed)??;

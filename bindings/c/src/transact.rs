@@ -2,62 +2,16 @@
 //! Transactions, read locks and the objects in them: `include/memlift_persist.h` describes each function.
 //!
 //! - **Flow** C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types.
-//! - **Order** a thread can have one transaction or read lock per pool ([`OPEN_HERE`]): a second one would wait for the first for ever. If
+//! - **Order** a thread can have one transaction or read lock per pool ([`Claim`]): a second one would wait for the first for ever. If
 //!   an operation fails in the middle, its transaction can only be aborted.
 //! - **Owner** a transaction or read lock is ended by its owner, on the thread that began it.
 
+use crate::claim::Claim;
 use crate::fault::{BAD_ORDER, Fault, null, run};
 use crate::persist::{CPool, CType, closed, pool_of};
 use memlift::persist::raw::{OpenRead, OpenTx, read_raw, root, root_or};
 use memlift::persist::{Durability, Error, Tx, View};
-use std::cell::RefCell;
 use std::ffi::c_int;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
-
-thread_local! {
-    /// Pools in which this thread has a transaction or a read lock, by the address of their counter.
-    static OPEN_HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Records that a thread has a transaction or read lock open, until it is dropped.
-struct Claim {
-    open: Arc<AtomicUsize>,
-    thread: ThreadId,
-}
-
-impl Claim {
-    fn new(pool: &CPool) -> Result<Claim, Fault> {
-        let place = Arc::as_ptr(&pool.open).addr();
-        OPEN_HERE.with_borrow_mut(|mine| {
-            if mine.contains(&place) {
-                return Err(Fault::order(
-                    "this thread has a transaction or read lock of the pool open: end it first",
-                ));
-            }
-            mine.push(place);
-            Ok(())
-        })?;
-        pool.open.fetch_add(1, Ordering::AcqRel);
-        Ok(Claim { open: Arc::clone(&pool.open), thread: std::thread::current().id() })
-    }
-
-    fn check(&self) -> Result<(), Fault> {
-        if self.thread == std::thread::current().id() {
-            return Ok(());
-        }
-        Err(Fault::order("a transaction or read lock is used by the thread that began it, and by no other"))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let place = Arc::as_ptr(&self.open).addr();
-        OPEN_HERE.with_borrow_mut(|mine| mine.retain(|one| *one != place));
-        self.open.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 /// Object behind a `memlift_tx` pointer.
 pub struct CTx {
@@ -70,11 +24,6 @@ pub struct CTx {
 pub struct CReader {
     read: OpenRead,
     claim: Claim,
-}
-
-/// Returns true if this thread has a transaction or read lock of the pool.
-pub(crate) fn busy(pool: &CPool) -> bool {
-    OPEN_HERE.with_borrow(|mine| mine.contains(&Arc::as_ptr(&pool.open).addr()))
 }
 
 impl CTx {
@@ -135,7 +84,7 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
             3 => return Err(Fault::argument("MEMLIFT_REPLICATED: open the pool with `replicate`")),
             other => return Err(Fault::argument(&format!("{other} is no durability"))),
         };
-        let claim = Claim::new(pool)?;
+        let claim = Claim::new(&pool.open)?;
         let begun = pool.handle.with(|pool| pool.begin(durability)).ok_or_else(closed)??;
         // SAFETY: `tx` is not null, so it is writable, as the caller guarantees.
         unsafe { tx.write(Box::into_raw(Box::new(CTx { tx: begun, doomed: None, claim }))) };
@@ -414,7 +363,7 @@ pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut 
             reader.write(std::ptr::null_mut());
             pool_of(pool)?
         };
-        let claim = Claim::new(pool)?;
+        let claim = Claim::new(&pool.open)?;
         let read = pool.handle.with(|pool| pool.read()).ok_or_else(closed)??;
         // SAFETY: `reader` is not null, so it is writable, as the caller guarantees.
         unsafe { reader.write(Box::into_raw(Box::new(CReader { read, claim }))) };

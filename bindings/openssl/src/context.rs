@@ -31,6 +31,20 @@ pub enum Nonce {
     Spent,
 }
 
+/// Bytes of additional data of a TLS record.
+pub const ADDITIONAL_BYTES: usize = 13;
+
+/// State of a context for TLS records.
+#[derive(Clone, Default)]
+pub struct Record {
+    /// Additional data of the next record; if it is set, the next update is a record.
+    pub announced: Option<[u8; ADDITIONAL_BYTES]>,
+    /// Bytes by which a record is longer than its payload, besides the nonce; 0 before the first record.
+    pub pad_bytes: usize,
+    /// Number of records sealed with this key.
+    pub sealed: u64,
+}
+
 /// A cipher context; its states are in the header of this file.
 #[derive(Clone)]
 pub struct Context {
@@ -51,7 +65,7 @@ pub struct Context {
     /// The tag: made by sealing, or given to be compared when opening.
     pub tag: [u8; TAG_BYTES],
     pub tag_bytes: Option<usize>,
-    pub record: crate::record::Record,
+    pub record: Record,
     message_bytes: u64,
     pub tally: Tally,
 }
@@ -72,7 +86,7 @@ impl Context {
             nonce_counts: false,
             tag: [0; TAG_BYTES],
             tag_bytes: None,
-            record: crate::record::Record::default(),
+            record: Record::default(),
             message_bytes: 0,
             tally: Tally::default(),
         }

@@ -9,24 +9,11 @@
 //!   A record that fails leaves zeros instead of plaintext.
 
 use crate::abi::Reason;
-use crate::context::{Context, Nonce, random};
+use crate::context::{ADDITIONAL_BYTES, Context, Nonce, random};
 use memlift_kernels::aead::TAG_BYTES;
 
-/// Bytes of additional data.
-pub const ADDITIONAL_BYTES: usize = 13;
 const FIXED_BYTES: usize = 4;
 const EXPLICIT_BYTES: usize = 8;
-
-/// State of a context for TLS records.
-#[derive(Clone, Default)]
-pub struct Record {
-    /// Additional data of the next record; if it is set, the next update is a record.
-    pub announced: Option<[u8; ADDITIONAL_BYTES]>,
-    /// Bytes by which a record is longer than its payload, besides the nonce; 0 before the first record.
-    pub pad_bytes: usize,
-    /// Number of records sealed with this key.
-    pub sealed: u64,
-}
 
 /// Sets the additional data of the next record.
 pub fn announce(context: &mut Context, additional: &[u8]) -> Result<(), Reason> {

@@ -13,6 +13,7 @@ mod files;
 mod openssl_cnf;
 mod original;
 pub mod page;
+mod processes;
 mod root;
 mod shape;
 mod status;

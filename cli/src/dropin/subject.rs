@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::processes::processes;
 use super::unit::{Place, Unit};
 use crate::failure::Failure;
 
@@ -107,12 +108,6 @@ fn program_of(pid: u32) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     // If the program was replaced since (an upgrade), the link ends with this suffix.
     Some(path.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(path.clone(), PathBuf::from))
-}
-
-/// Returns every process that /proc shows.
-pub fn processes() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn family(pid: u32) -> Vec<u32> {

@@ -333,7 +333,7 @@ impl Unit {
             let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
             groups.lines().any(|line| line.ends_with(&exact) || line.contains(&inside))
         };
-        super::subject::processes().into_iter().filter(of_unit).collect()
+        super::processes::processes().into_iter().filter(of_unit).collect()
     }
 }
 

@@ -28,7 +28,7 @@ use memlift::zmem::block::{GRACE_BYTES, OVERFLOW_EXIT_CODE, OnOverflow};
 use memlift::zmem::supervise::{self, Supervised};
 
 use super::budget::Budget;
-use super::launch::Outcome;
+use super::outcome::Outcome;
 use super::program::Program;
 use super::{Args, streams};
 use crate::failure::Failure;

@@ -18,13 +18,14 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memlift::zmem::block::{
-    ABSENCES, Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry, Slot,
+    Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry, Slot,
 };
 use memlift::zmem::supervise::{self, Supervised};
 use memlift::zmem::watch::{Source, Watcher, Watching};
 
 use super::budget::Budget;
 use super::limits::Limits;
+use super::outcome::Outcome;
 use super::program::Program;
 use super::progress::Progress;
 use super::{Args, kernel, streams};
@@ -38,57 +39,6 @@ const PATIENCE: u32 = 40;
 const UNRESPONSIVE_CHECKS: u32 = 3;
 /// In a run with fewer checks than this little was seen, so the kernel's peak of its processes counts too.
 const FEW_CHECKS: u32 = 10;
-
-/// Result of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Exit code of the program, or 75.
-    pub exit_code: u8,
-    /// Signal that came during the run and would end the program.
-    pub ending_signal: Option<i32>,
-    /// Backend that enforced the job's budget.
-    pub backend: &'static str,
-    /// Memory that the job may use, bytes: as it was at the end.
-    pub budget: u64,
-    /// Memory that the job was given at the start, bytes.
-    pub budget_at_start: u64,
-    /// Origin of the budget, in words.
-    pub origin: String,
-    /// Source of the peak: the cgroup's folder, or `resident sizes`.
-    pub source: String,
-    /// Highest usage as the OOM killer counts it, bytes, including all page cache.
-    pub peak: u64,
-    /// Highest usage without cache that the kernel drops first, bytes.
-    pub peak_counted: u64,
-    /// Part of `peak_counted` that lay in arenas, stores and tables, bytes.
-    pub covered: u64,
-    /// Highest usage outside of memlift's arenas, bytes.
-    pub outside: u64,
-    /// Memory that the job would have used without a budget, bytes: present, compressed and spilled pages at their full size.
-    pub need: u64,
-    /// Most memory that was compressed or spilled at one moment, bytes.
-    pub away: u64,
-    /// Bytes of the compressed copies at that moment.
-    pub store: u64,
-    /// Pages that came back, by the class of their absence.
-    pub returns: [u64; ABSENCES],
-    /// The least budget that would have done for what the job held when it did not fit, bytes; 0 if it fitted.
-    pub least_budget: u64,
-    /// Wall clock, seconds.
-    pub wall_s: f64,
-    /// CPU of the program and its children, seconds.
-    pub cpu_s: f64,
-    /// Number of processes that joined the job.
-    pub processes: u32,
-    /// Number of compressed-memory faults.
-    pub events: u64,
-    /// Accesses to compressed pages.
-    pub compressed_accesses: u64,
-    /// Counters of the report, in [`super::report`]'s order.
-    pub counters: Vec<(&'static str, u64)>,
-    /// Reason that memlift ended the job; `None`: it did not.
-    pub refused: Option<String>,
-}
 
 /// The counters in the report.
 const COUNTERS: [(&str, Counter); 17] = [

@@ -14,6 +14,7 @@ mod curve;
 mod kernel;
 mod launch;
 mod limits;
+mod outcome;
 mod plot;
 mod profile;
 pub mod program;
@@ -161,7 +162,7 @@ fn check(args: &Args, budget_bytes: u64) -> Result<(), Failure> {
 }
 
 /// Runs the program once under one budget.
-fn once(args: &Args) -> Result<launch::Outcome, Failure> {
+fn once(args: &Args) -> Result<outcome::Outcome, Failure> {
     let program = program::find(&args.command[0])?;
     let budget = budget::choose(args.memory)?;
     check(args, budget.bytes)?;

@@ -14,7 +14,7 @@ use memlift::zmem::supervise;
 use serde_json::json;
 
 use super::curve::{Curve, Run};
-use super::launch::Outcome;
+use super::outcome::Outcome;
 use super::plot::{self, Dot};
 use super::{Args, once};
 use crate::failure::Failure;

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::curve::{Curve, Run};
-use super::launch::Outcome;
+use super::outcome::Outcome;
 use crate::failure::Failure;
 use crate::{output, print};
 

@@ -4,11 +4,9 @@
 use std::fs;
 use std::os::fd::BorrowedFd;
 
-use super::{HugePages, map};
+use super::HugePages;
+use super::map::{self, THP_BYTES};
 use crate::facility::{Facility, usable};
-
-/// Bytes of a transparent huge page on x86-64 and on aarch64 with 4 KiB pages.
-pub(super) const THP_BYTES: u64 = 2 << 20;
 
 /// `f_type` of hugetlbfs; a memfd with MFD_HUGETLB has it too.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;

@@ -18,8 +18,11 @@ use rustix::mm::{
 };
 use rustix::process::{Pid, getpid};
 
-use super::{Access, RegionError, huge};
+use super::{Access, RegionError};
 use crate::facility::{Facility, usable};
+
+/// Bytes of a transparent huge page on x86-64 and on aarch64 with 4 KiB pages.
+pub(super) const THP_BYTES: u64 = 2 << 20;
 
 /// Bytes of one step of prefaulting: enough to amortise the call, few enough to stay interruptible.
 const POPULATE_STEP_BYTES: usize = 16 << 20;
@@ -117,7 +120,7 @@ impl Mapping {
         align_huge: bool,
         map: impl Fn(*mut core::ffi::c_void, MapFlags) -> rustix::io::Result<*mut core::ffi::c_void>,
     ) -> Result<Mapping, RegionError> {
-        let align = huge::THP_BYTES as usize;
+        let align = THP_BYTES as usize;
         let reserved = if align_huge { length.checked_add(align) } else { None };
         let Some(reserved) = reserved else {
             let base =

@@ -8,9 +8,9 @@
 //! - **Owner** the output is scratch memory of the packer, large enough for the worst case. Afterwards the caller decides if the block is
 //!   worth it, and where it goes.
 
-use super::block::Table;
+use super::code_table::Table;
 use super::codes::{MATCH_BYTES, WINDOW_BYTES, matched};
-use super::matcher::has_avx2;
+use super::isa::has_avx2;
 use super::preset::LONGEST;
 use super::room::zeroed;
 use super::same::{Same, WIDE_BYTES, Words, eight, extend};

@@ -2,7 +2,7 @@
 //! The frame around a deflate stream: none, that of zlib (RFC 1950), or that of gzip (RFC 1952).
 
 use super::bits::Bits;
-use super::pack::Effort;
+use super::effort::Effort;
 use super::segment::SEGMENT_BYTES;
 
 /// The frame around the deflate stream.

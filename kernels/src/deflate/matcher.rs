@@ -4,8 +4,9 @@
 //! - **Layout** positions in the table are 16-bit offsets from a base that the caller moves along.
 //! - **Owner** only the table is kept between calls; the history lies before `start` in the caller's buffer.
 
-use super::block::Counts;
+use super::code_table::Counts;
 use super::codes::WINDOW_BYTES;
+use super::isa::has_avx2;
 use super::same::Words;
 use super::search::{Search, hash};
 use super::slot::{Shape, Slot, Table, Ways};
@@ -39,20 +40,6 @@ pub struct Matcher {
     /// True if the CPU has AVX2 and may use it.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "asked on x86-64 only"))]
     fast: bool,
-}
-
-/// Returns true if [`Avx2`](super::same::Avx2) can be used at this level.
-pub fn has_avx2(isa: Isa) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        isa >= Isa::Avx2 && isa.available() && has!("bmi1") && has!("bmi2") && has!("lzcnt")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = isa;
-        false
-    }
 }
 
 impl Matcher {

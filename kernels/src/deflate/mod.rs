@@ -22,21 +22,24 @@
 
 #[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
 mod bits;
-#[cfg_attr(
-    target_arch = "x86_64",
-    expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")
-)]
 mod block;
 #[expect(unsafe_code, reason = "works in memory that its owner brings")]
 mod chain;
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod checksum;
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")
+)]
+mod code_table;
 mod codes;
 #[expect(unsafe_code, reason = "reads wide and writes without a look at the room, after one look at both")]
 mod direct;
+mod effort;
 mod frame;
 mod header;
 mod huffman;
+mod isa;
 #[expect(unsafe_code, reason = "starts the search after one check of the buffers")]
 mod matcher;
 #[expect(unsafe_code, reason = "calls libdeflate; a view of initialized memory as memory to write")]
@@ -60,6 +63,7 @@ mod unpack;
 pub use chain::{Chains, Io, Level, Strategy, Until, memory_bytes};
 pub use checksum::{adler32, crc32};
 pub use frame::{Format, bound};
-pub use pack::{Effort, Packer, TargetTooSmall};
+pub use effort::Effort;
+pub use pack::{Packer, TargetTooSmall};
 pub use stream::{Flush, PackStream, Pushed};
 pub use unpack::{UnpackError, Unpacked, Unpacker};

@@ -7,6 +7,7 @@
 
 use super::bits::Bits;
 use super::block::Full;
+use super::effort::Effort;
 use super::room::no_memory;
 use super::segment::Segments;
 use super::{Format, bound, checksum, frame};
@@ -14,17 +15,6 @@ use crate::Isa;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libdeflate_sys as sys;
-
-/// How small the output becomes, at the cost of time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Effort {
-    /// Fastest: text takes at most about 1.28 times the bytes of zlib's level 6.
-    Fast,
-    /// Fast; at most 1.09 times the bytes of zlib's level 6, over all messages of one kind taken together.
-    Default,
-    /// About as small as zlib's level 6, or smaller.
-    Small,
-}
 
 /// The packed message does not fit: give it [`bound`](super::bound) bytes, or send the message unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

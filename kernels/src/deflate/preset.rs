@@ -7,7 +7,7 @@
 //! - **Order** no code is longer than [`LONGEST`].
 
 use super::bits::Bits;
-use super::block::Table;
+use super::code_table::Table;
 use super::codes::{DISTANCE_SYMBOLS, LITLEN_SYMBOLS};
 use super::header::Header;
 use core::mem::MaybeUninit;

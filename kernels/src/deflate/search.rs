@@ -7,7 +7,7 @@
 //! - **Order** every position in the table is before the current one, and at or after the base. Of equally long matches the nearest is taken.
 //! - **Owner** the table is borrowed; the history lies before `start` in the caller's buffer.
 
-use super::block::Counts;
+use super::code_table::Counts;
 use super::codes::{MATCH_BYTES, literal, matched};
 use super::same::{Same, WIDE_BYTES, eight, extend};
 use super::slot::Slot;

@@ -9,11 +9,12 @@
 //! - **Owner** waiting tokens stay here until a call that does not allow them to wait.
 
 use super::bits::Bits;
-use super::block::{Counts, Full, Writer};
+use super::block::{Full, Writer};
+use super::code_table::Counts;
 use super::codes::WINDOW_BYTES;
 use super::direct::{self, Direct};
+use super::effort::Effort;
 use super::matcher::{Depth, Found, Matcher};
-use super::pack::Effort;
 use super::preset::Preset;
 use super::room::zeros;
 use super::slot::{Shape, Ways};

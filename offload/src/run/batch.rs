@@ -10,17 +10,16 @@
 //!
 //! The batch's record counts in `bytes_completed` the members that ran, whether or not they succeeded.
 
-use super::execute::{Context, execute_member};
 use super::record;
 use memlift_spec::{Completion, Descriptor, Flags, Status};
 use std::ptr;
 
-/// Runs a validated batch.
+/// Runs a validated batch: `execute` runs one member and returns its status.
 ///
 /// # Safety
 ///
 /// The list holds `size` descriptors whose addresses are valid for their use.
-pub(super) unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
+pub(super) unsafe fn run(descriptor: &Descriptor, execute: impl Fn(&Descriptor) -> Status) -> Completion {
     let list = ptr::with_exposed_provenance::<Descriptor>(descriptor.source as usize);
     let mut progress = Progress::default();
     for index in 0..descriptor.size as usize {
@@ -28,7 +27,7 @@ pub(super) unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Comp
         unsafe {
             let member = list.add(index).read();
             if progress.starts(member.flags()) {
-                progress.ended(execute_member(&member, context));
+                progress.ended(execute(&member));
             } else {
                 record::store(&member, record::ended(Status::ABANDONED));
             }

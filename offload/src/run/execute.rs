@@ -51,7 +51,9 @@ pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, pla
     unsafe {
         match validate::check(descriptor, &context.capabilities, place) {
             Err(status) => record::ended(status),
-            Ok(()) if descriptor.opcode() == Opcode::BATCH => batch::run(descriptor, context),
+            Ok(()) if descriptor.opcode() == Opcode::BATCH => {
+                batch::run(descriptor, |member| execute_member(member, context))
+            }
             Ok(()) => run(descriptor, context),
         }
     }
@@ -62,7 +64,7 @@ pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, pla
 /// # Safety
 ///
 /// The conditions of [`execute`].
-pub(super) unsafe fn execute_member(descriptor: &Descriptor, context: &Context<'_>) -> Status {
+unsafe fn execute_member(descriptor: &Descriptor, context: &Context<'_>) -> Status {
     // SAFETY: the caller promises that every address in the member, including its record's, is valid for its use.
     unsafe {
         let completion = perform(descriptor, context, Place::Batch);

@@ -9,7 +9,7 @@
 //! - **Order** a session has [`session_bytes`] bytes, unless a flush ends it: so the output depends on the bytes and the flushes, not on
 //!   the pieces in which they came nor on the room for output. At most one session's output is pending.
 
-use super::settings::Wrap;
+use super::settings::{Wrap, session_bytes, with_overhead};
 use super::state::{Deflate, Route, Status};
 use crate::counts::{self, Row};
 use crate::memory::Buffer;
@@ -24,16 +24,6 @@ use memlift_kernels::deflate::{self, Effort, Flush, Format, PackStream};
 const AT_ONCE_BYTES: usize = 32 << 10;
 /// Number of bytes that decide about `data_type`.
 const LOOK_BYTES: usize = 1024;
-
-/// Returns the most bytes that wait. Together with the history they are 3.75 windows; zlib has 4.
-pub const fn session_bytes(window_bits: u32) -> usize {
-    11 << (window_bits - 2)
-}
-
-/// Returns the room for `bytes` bytes that do not get smaller, with frame, flush and block headers.
-pub const fn with_overhead(bytes: usize) -> usize {
-    bytes + bytes / 2048 + 256
-}
 
 /// Returns the rank of a flush in zlib's order.
 fn rank(flush: c_int) -> c_int {

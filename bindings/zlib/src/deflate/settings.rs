@@ -11,6 +11,16 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{Format, Strategy, memory_bytes};
 
+/// Returns the most bytes that wait. Together with the history they are 3.75 windows; zlib has 4.
+pub const fn session_bytes(window_bits: u32) -> usize {
+    11 << (window_bits - 2)
+}
+
+/// Returns the room for `bytes` bytes that do not get smaller, with frame, flush and block headers.
+pub const fn with_overhead(bytes: usize) -> usize {
+    bytes + bytes / 2048 + 256
+}
+
 /// Framing around the deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wrap {
@@ -85,10 +95,8 @@ impl Settings {
 
     /// Returns true if the fast path can also pack messages in pieces: its sessions and their output fit into the memory.
     pub fn has_sessions(&self) -> bool {
-        let session = super::fast::session_bytes(self.window_bits);
-        self.is_fast()
-            && self.window_bits >= 13
-            && super::fast::with_overhead(session) <= self.memory_bytes().1
+        let session = session_bytes(self.window_bits);
+        self.is_fast() && self.window_bits >= 13 && with_overhead(session) <= self.memory_bytes().1
     }
 
     /// Returns the sizes of the two pieces of memory of a stream.
@@ -157,7 +165,7 @@ impl Settings {
     /// Returns the most bytes that the fast path makes of `bytes` bytes, in any number of pieces without flushes; at least
     /// zlib's bound.
     pub fn bound(&self, bytes: c_ulong) -> c_ulong {
-        let session = super::fast::session_bytes(self.window_bits) as c_ulong;
+        let session = session_bytes(self.window_bits) as c_ulong;
         let ours =
             bytes.saturating_add(bytes / session * 10).saturating_add(bytes / 2048).saturating_add(256);
         ours.max(compress_bound(bytes).saturating_add(12))

@@ -8,7 +8,8 @@
 use super::level::{SearchMethod, Strategy};
 use super::{Chains, Codes, Io, PENDING_BYTES};
 use crate::deflate::bits::Bits;
-use crate::deflate::block::{FIXED, Plan, Table, stored_bits};
+use crate::deflate::block::{Plan, stored_bits};
+use crate::deflate::code_table::{FIXED, Table};
 use core::mem::MaybeUninit;
 
 /// The part of a block that is still to be written.

@@ -16,8 +16,8 @@ mod search;
 
 pub use level::{Level, Strategy};
 
-use super::block::{Counts, Table};
-use super::matcher::has_avx2;
+use super::code_table::{Counts, Table};
+use super::isa::has_avx2;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use emit::Emit;
