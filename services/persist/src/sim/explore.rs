@@ -166,9 +166,7 @@ impl Explorer<'_> {
     fn walk(&mut self, recording: &Recording, acked: &[u64], in_flight: &[u64]) -> Found<Reads> {
         let events = &recording.trace.events;
         let mut machine = Machine::new(recording, self.config.tear, acked, in_flight);
-        if self.path.is_empty() && self.report.lints.is_empty() {
-            machine.lints = Some(Lints::default());
-        }
+        let mut lints = (self.path.is_empty() && self.report.lints.is_empty()).then(Lints::default);
         let mut reads = Reads::default();
         let settled = events.iter().rposition(|e| e.action == Action::Settle).map_or(0, |i| i + 1);
         let mut changed = false;
@@ -188,6 +186,9 @@ impl Explorer<'_> {
             if event.action == Action::Recovered {
                 break;
             }
+            if let Some(lints) = &mut lints {
+                lints.check(&machine, index as u32);
+            }
             machine.step(index);
             changed |= !matches!(event.action, Action::WriteBack { .. } | Action::Settle);
             let visible =
@@ -198,7 +199,7 @@ impl Explorer<'_> {
             }
         }
         machine.complete_store();
-        if let Some(lints) = machine.lints.take() {
+        if let Some(lints) = lints {
             self.report.lints = lints.found();
         }
         if changed {

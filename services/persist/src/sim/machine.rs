@@ -18,7 +18,6 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::lint::Lints;
 use super::pages::Pages;
 use super::trace::{Action, Trace};
 use super::world::{Mode, Recording};
@@ -175,7 +174,6 @@ pub(crate) struct Machine<'t> {
     cut: HashSet<(u32, u64)>,
     pub(crate) acked: Vec<u64>,
     pub(crate) in_flight: Vec<u64>,
-    pub(crate) lints: Option<Lints>,
 }
 
 impl<'t> Machine<'t> {
@@ -194,7 +192,6 @@ impl<'t> Machine<'t> {
             cut: HashSet::new(),
             acked: acked.to_vec(),
             in_flight: in_flight.to_vec(),
-            lints: None,
         }
     }
 
@@ -219,10 +216,6 @@ impl<'t> Machine<'t> {
         let thread = event.thread.0;
         let data = self.trace.starts[index];
         let number = index as u32;
-        if let Some(mut lints) = self.lints.take() {
-            lints.check(self, number);
-            self.lints = Some(lints);
-        }
         match event.action {
             Action::Store { device, offset, len } => match self.mode(device) {
                 Mode::File => self.add(device, Kind::Sector, 0, (number, offset, len, data), false),
