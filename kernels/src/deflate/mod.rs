@@ -62,8 +62,8 @@ mod unpack;
 
 pub use chain::{Chains, Io, Level, Strategy, Until, memory_bytes};
 pub use checksum::{adler32, crc32};
-pub use frame::{Format, bound};
 pub use effort::Effort;
+pub use frame::{Format, bound};
 pub use pack::{Packer, TargetTooSmall};
 pub use stream::{Flush, PackStream, Pushed};
 pub use unpack::{UnpackError, Unpacked, Unpacker};

@@ -35,6 +35,7 @@ use memlift_persist::Mechanism;
 use self::apps::App;
 pub(crate) use self::disk::Folder;
 use self::disk::Shared;
+use self::ours::pages::Way;
 use self::pages::Shape;
 use self::party::Party;
 use self::rows::{Plan, Sides};
@@ -54,7 +55,7 @@ enum Kind {
     /// Inserts into a new map.
     Map { kind: &'static str, inserts: u64 },
     /// Changes of pages.
-    Pages(Shape),
+    Pages(Shape, Way),
     /// One workload of a store on a disk.
     Store { workload: &'static str },
     /// Fences of transactions or of groups; no rival.
@@ -86,8 +87,8 @@ impl Kind {
             ["map", kind, inserts] => {
                 Kind::Map { kind: MAPS.into_iter().find(|map| *map == kind)?, inserts: number(inserts)? }
             }
-            ["checkpoint", "4096", "8of64"] => Kind::Pages(Shape::Checkpoint),
-            ["shadow", "4096", "8of64", "x4"] => Kind::Pages(Shape::Shadow),
+            ["checkpoint", "4096", "8of64", ref way @ ..] => Kind::Pages(Shape::Checkpoint, Way::parse(way)?),
+            ["shadow", "4096", "8of64", "x4", ref way @ ..] => Kind::Pages(Shape::Shadow, Way::parse(way)?),
             ["ext4", "commit"] => Kind::Store { workload: "commit" },
             ["ext4", "group16"] => Kind::Store { workload: "group16" },
             ["read", "get"] => Kind::Store { workload: "get" },
@@ -134,7 +135,7 @@ impl Kind {
             Kind::Map { kind, inserts } => {
                 Plan { steps: !quick || (kind, inserts) == ("btree", 10_000), ..plan(inserts, inserts) }
             }
-            Kind::Pages(shape) => Plan { steps: true, ..plan(8000 / shape.pages() as u64, 100) },
+            Kind::Pages(shape, _) => Plan { steps: true, ..plan(8000 / shape.pages() as u64, 100) },
             Kind::Store { workload: "commit" } => plan(100, 5),
             Kind::Store { workload: "group16" } => plan(512, 64),
             Kind::Store { workload: "scan" } => plan(2000, 100),
@@ -225,7 +226,7 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
             let mut command = serve::party(&["replica", "limit", &bytes], &place.folder("limit")?)?;
             return Ok((Party::start("limit", &mut command)?, false));
         }
-        (Kind::Pages(shape), "memcpy_clwb" | "nt_copy") => {
+        (Kind::Pages(shape, _), "memcpy_clwb" | "nt_copy") => {
             let mut command = serve::party(&["page", rival, shape.name()], place.shared()?)?;
             Party::start("a copy of whole pages", &mut command)?
         }
@@ -244,7 +245,7 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
             // The records, and one cache line for their description in a log.
             return Ok((fence(&((ranges + 1) * 64).to_string(), place)?, false));
         }
-        (Kind::Pages(shape), "limit") => {
+        (Kind::Pages(shape, _), "limit") => {
             return Ok((fence(&((8 * shape.pages() + 1) * 64).to_string(), place)?, false));
         }
         (Kind::Store { workload: "commit" }, "limit") => {
@@ -269,7 +270,7 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
     let mut command = match kind {
         Kind::Records { ranges, .. } => serve::party(&["records", &ranges.to_string()], place.shared()?)?,
         Kind::Map { kind, .. } => serve::party(&["map", kind], place.shared()?)?,
-        Kind::Pages(shape) => serve::party(&["pages", shape.name()], place.shared()?)?,
+        Kind::Pages(shape, way) => serve::party(&["pages", shape.name(), way.name()], place.shared()?)?,
         Kind::Store { workload } => {
             let loaded = Kind::loaded(workload, quick).to_string();
             serve::party(&["store", workload, &loaded], &place.folder("ours")?)?

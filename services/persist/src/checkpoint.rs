@@ -22,7 +22,7 @@ use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
 use crate::section;
 use crate::store::Store;
-use crate::writes::Writes;
+use crate::writes::{Touched, Writes};
 use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -62,13 +62,8 @@ impl Store {
         dirty.marked += 1;
     }
 
-    /// Commits with all sections held.
-    pub(crate) fn commit_pages(
-        &self,
-        lane: &Lane<Writes>,
-        writes: &mut Writes,
-        durability: Durability,
-    ) -> Result<Committed> {
+    /// Refuses what does not fit half a lane, together with what may be dirty already.
+    fn check_pages(&self, writes: &Writes) -> Result<()> {
         let (ranges, bytes) = writes.size();
         let capacity = self.shared.lane.capacity;
         let worst = (bytes + ranges * 128) / 64 * 88;
@@ -84,10 +79,49 @@ impl Store {
                 return Err(Error::TooLarge { bytes: pages * ENTRY_BYTES, lane_bytes: capacity / 4 });
             }
         }
+        Ok(())
+    }
+
+    /// Commits ranges without before-images that `fill` overwrites, with all sections held: durable with a fence, or late. `fill` gets the
+    /// ranges, and is called when nothing but the disk can fail.
+    pub(crate) fn commit_overwritten(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        durability: Durability,
+        fill: impl FnOnce(&[Touched]),
+    ) -> Result<Committed> {
+        self.check_pages(writes)?;
+        let mut dirty = self.dirty.write();
+        if durability == Durability::Sync {
+            self.mark(writes, &mut dirty);
+            return self.commit_dirty(lane, writes, &mut dirty, fill).map(|()| Committed::Durable);
+        }
+        // What is dirty already goes to the log first if both together are too much: that may fail.
+        let (ranges, bytes) = writes.size();
+        let more = (bytes + ranges * 128) / 64 * 88;
+        let most = self.options.buffered_bytes.min(self.shared.lane.capacity / 4);
+        if !dirty.pages.is_empty() && dirty.record_bytes(self.shadow.is_some()) + more > most {
+            self.append_pages(&mut dirty)?;
+        }
+        self.mark(writes, &mut dirty);
+        fill(&writes.touched);
+        Ok(Committed::Marked(dirty.marked))
+    }
+
+    /// Commits with all sections held.
+    pub(crate) fn commit_pages(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        durability: Durability,
+    ) -> Result<Committed> {
+        self.check_pages(writes)?;
+        let capacity = self.shared.lane.capacity;
         let mut dirty = self.dirty.write();
         self.mark(writes, &mut dirty);
         if durability == Durability::Sync && !self.medium.pages() {
-            return self.commit_dirty(lane, writes, &mut dirty).map(|()| Committed::Durable);
+            return self.commit_dirty(lane, writes, &mut dirty, |_| ()).map(|()| Committed::Durable);
         }
         let most = if durability == Durability::Buffered { self.options.buffered_bytes } else { u64::MAX };
         if durability == Durability::Sync
@@ -99,9 +133,15 @@ impl Store {
     }
 
     /// Makes a checkpoint of everything that is dirty in the caller's own lane, durable where a fence is enough. All sections are
-    /// held, so it is the only record under way.
+    /// held, so it is the only record under way. There is room for it when `fill` is called with the ranges.
     #[inline]
-    fn commit_dirty(&self, lane: &Lane<Writes>, writes: &mut Writes, dirty: &mut Dirty) -> Result<()> {
+    fn commit_dirty(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        dirty: &mut Dirty,
+        fill: impl FnOnce(&[Touched]),
+    ) -> Result<()> {
         if self.shared.unflushed.load(Ordering::Acquire) != 0 {
             self.flush(u64::MAX)?;
         }
@@ -112,6 +152,7 @@ impl Store {
         let bound = dirty.record_bytes(self.shadow.is_some());
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
+        fill(&writes.touched);
         let target = lane.free(at, bound);
         let built = self.build_dirty(dirty, target, &mut writes.counters)?;
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;

@@ -136,6 +136,7 @@ pub use persist::Persist;
 pub use pool::{Pool, Reader};
 pub use ptr::{PPtr, PSlice};
 pub use recover::Recovered;
+pub use tx::overwrite::Overwrite;
 pub use tx::{Tx, TxOptions};
 pub use view::View;
 

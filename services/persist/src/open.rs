@@ -36,8 +36,8 @@ use crate::layout::{
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
 use crate::readers;
-use crate::renew::fill_directory;
 use crate::recover::{self, Loss, Recovered, State};
+use crate::renew::fill_directory;
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::span::Covered;

@@ -13,11 +13,13 @@ use crate::layout::Header;
 use crate::lock::lock;
 use crate::medium::{Counters, Guarantee, Medium};
 use crate::open;
-use crate::options::{Mechanism, Options};
+use crate::options::{Durability, Mechanism, Options};
+use crate::persist::Persist;
 use crate::readers::{self, Readers};
 use crate::recover::Recovered;
 use crate::section::Shared;
 use crate::store::Store;
+use crate::tx::overwrite::Overwrite;
 use crate::tx::{self, Tx, TxOptions};
 use crate::view::{View, locate, root_words};
 
@@ -107,6 +109,17 @@ impl Pool {
         work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         tx::run(&self.store, options, work)
+    }
+
+    /// Overwrites parts of arrays, all of them or none. It does what a transaction does that writes them, and in a checkpoint or shadow
+    /// pool in less time: nothing is saved for an abort, and nothing is compared, so every line of the parts is logged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`] when a part does not lie in its array, which then is of another type or shorter; as [`Pool::tx`].
+    #[inline]
+    pub fn overwrite<T: Persist>(&self, parts: &[Overwrite<'_, T>], durability: Durability) -> Result<()> {
+        tx::overwrite::run(&self.store, parts, durability)
     }
 
     /// Reads, with all sections locked for reading.

@@ -21,8 +21,8 @@ use crate::checksums::Taken;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::layout::{
-    BODIES_BYTES, BODIES_OFFSET, BODIES_ZONES, DIRECTORY_SLABS, Entry, FEATURE_SPANS, Header,
-    RUN_SLABS_MAX, SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_BYTES, ZONE_SLABS,
+    BODIES_BYTES, BODIES_OFFSET, BODIES_ZONES, DIRECTORY_SLABS, Entry, FEATURE_SPANS, Header, RUN_SLABS_MAX,
+    SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_BYTES, ZONE_SLABS,
 };
 use crate::lock::lock;
 use crate::medium::Counters;

@@ -80,8 +80,9 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             let loaded = loaded.parse().ok().filter(|loaded| *loaded > 0).ok_or_else(bad)?;
             Box::new(Readers::open(workload, loaded, Path::new(folder))?.ok_or_else(bad)?)
         }
-        ["pages", shape, path] => {
-            Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
+        ["pages", shape, way, path] => {
+            let way = super::ours::pages::Way::named(way).ok_or_else(bad)?;
+            Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, way, Path::new(path))?)
         }
         ["fences", grouped @ ("redo" | "group"), path] => {
             Box::new(Fences::open(grouped == "group", Path::new(path))?)

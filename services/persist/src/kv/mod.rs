@@ -19,11 +19,11 @@ use crate::Persist;
 use crate::closing;
 use crate::error::{Error, Result};
 use crate::options::Durability;
+use crate::persist::slice_tag;
 use crate::pool::Pool;
 use crate::ptr::{PPtr, PSlice};
 use crate::structures::{BTree, BTreeRoot, Next};
 use crate::tx::{Tx, TxOptions};
-use crate::persist::slice_tag;
 use crate::view::View;
 
 mod key;

@@ -22,11 +22,11 @@ use crate::Migrates;
 use crate::catalog::MOVING;
 use crate::error::{Error, Result};
 use crate::layout::{Entry, SLAB_BYTES, slots};
+use crate::lock::lock;
 use crate::options::Durability;
 use crate::persist::{Field, HASH_START, Persist, PointerField, TypeInfo, hash_bytes, hash_u64};
 use crate::pool::Pool;
 use crate::section::Held;
-use crate::lock::lock;
 use crate::store::Store;
 use crate::tx::{Tx, TxOptions};
 use crate::view::root_words;
@@ -48,7 +48,6 @@ unsafe impl<T: Persist> Persist for Moving<T> {
         T::pointers(at, each);
     }
 }
-
 
 /// A phase of a migration; phases follow each other in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
+use crate::lock::lock;
 use crate::medium::changed::ChangedPages;
 use crate::medium::{Mapped, Medium};
 use crate::options::Mechanism;
 use crate::pool::Pool;
 pub use crate::replicated::ReplicaStatus;
 use crate::replicated::Replicated;
-use crate::lock::lock;
 use crate::store::Store;
 pub use follow::{FollowOptions, Follower};
 pub use history::{History, Stretch, Writer, history};

@@ -5,12 +5,16 @@ use std::ptr;
 use std::slice;
 
 use super::Tx;
+use super::overwrite::Overwrite;
 use crate::error::{Error, Result};
 use crate::layout::SUPERBLOCK_OFFSET;
 use crate::persist::Persist;
 use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
+use crate::section::Held;
+use crate::store::Store;
 use crate::view::{Place, View, locate, root_words};
+use crate::writes::{Touched, Writes};
 
 /// Longest range that is kept as one.
 const PIECE_BYTES: u64 = 1 << 30;
@@ -183,6 +187,42 @@ impl Tx<'_> {
         self.touch(start, count * element)?;
         // SAFETY: as in `get_mut`, for `count` elements within the array.
         Ok(unsafe { slice::from_raw_parts_mut(self.store.image.at(start).cast::<T>(), count as usize) })
+    }
+
+    /// Checks a part of an array that is to be overwritten, and notes where it lies. A part without values is left out.
+    pub(super) fn note_part<T: Persist>(
+        store: &Store,
+        held: &Held<'_>,
+        writes: &mut Writes,
+        part: &Overwrite<'_, T>,
+    ) -> Result<()> {
+        let (array, count) = (part.array, part.values.len() as u64);
+        if count == 0 {
+            return Ok(());
+        }
+        let (element, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
+        let within = part.from.checked_add(count).is_some_and(|end| end <= array.len());
+        let fits = |_: &u64| within && count * element <= PIECE_BYTES;
+        let Some(bytes) = array.len().checked_mul(element).filter(fits) else {
+            return Err(no_elements::<T>(array.offset()));
+        };
+        let has = |section| held.has(section);
+        let place = locate(store, array.offset(), bytes, align, slice_tag::<T>(), has, T::NAME)?;
+        writes.fresh(place.offset + part.from * element, (count * element) as u32);
+        Ok(())
+    }
+
+    /// Writes the values of a part that was announced.
+    #[inline(always)]
+    pub(super) fn put<T: Persist>(store: &Store, place: &Touched, values: &[T]) {
+        assert!(size_of_val(values) == place.bytes as usize);
+        assert!(place.offset + u64::from(place.bytes) <= store.image.len());
+        // SAFETY: in bounds (above), and aligned: `note_part` located it in an array of T. All sections are held, so nobody else refers to
+        // it; `values` lies in the caller's memory, for nobody can borrow from the image while they are held.
+        unsafe {
+            let target = store.image.at(place.offset).cast::<T>();
+            ptr::copy_nonoverlapping(values.as_ptr(), target, values.len());
+        }
     }
 
     /// Makes an object the pool's root. Needs section 0.

@@ -11,6 +11,7 @@ mod access;
 pub(crate) mod alloc;
 mod emptied;
 mod moving;
+pub(crate) mod overwrite;
 
 use std::mem::ManuallyDrop;
 

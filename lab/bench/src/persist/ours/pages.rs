@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Changes of pages under the mechanisms that work by pages: only the lines that changed are found and made durable.
 //!
-//! - **Flow** `run`: the pages and lines that the rival draws; all pages of an operation in one transaction, durable when it
-//!   returns. Marking what changed and applying the log are in the window
+//! - **Flow** `run`: the pages and lines that the rival draws; all pages of an operation together, durable when it returns, or with the
+//!   eighth operation after it ([`Way::Late`]). Marking what changed and applying the log are in the window
 
 use std::path::Path;
 
-use memlift_persist::{Mechanism, Options, PSlice, Persist, Pool, View};
+use memlift_persist::{Durability, Mechanism, Options, Overwrite, PSlice, Persist, Pool, View};
 
 use super::{about, create, failed};
 use crate::persist::draw::{Draw, RECORD_BYTES, STEP_SEED};
@@ -19,6 +19,47 @@ use crate::{BenchError, reference};
 const LINES: usize = PAGE_BYTES / RECORD_BYTES;
 /// Pages of one array: large enough that it begins at a page, small enough for one transaction.
 const CHUNK: usize = 16;
+
+/// Operations that become durable together, of [`Way::Late`].
+const GROUP: u64 = 8;
+/// Most lines of an operation.
+const CHANGED: usize = 32;
+
+/// How an operation's lines are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// In a transaction that borrows them.
+    Transaction,
+    /// By [`Pool::overwrite`], durable when it returns.
+    Sync,
+    /// By [`Pool::overwrite`], durable with the eighth operation.
+    Late,
+}
+
+impl Way {
+    /// By the last parts of a row's name.
+    pub fn parse(parts: &[&str]) -> Option<Way> {
+        match parts {
+            [] => Some(Way::Transaction),
+            [name] => Way::named(name).filter(|way| *way != Way::Transaction),
+            _ => None,
+        }
+    }
+
+    /// By its name.
+    pub fn named(name: &str) -> Option<Way> {
+        [Way::Transaction, Way::Sync, Way::Late].into_iter().find(|way| way.name() == name)
+    }
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Transaction => "transaction",
+            Way::Sync => "sync",
+            Way::Late => "late",
+        }
+    }
+}
 
 #[derive(Clone, Copy, Persist)]
 #[repr(C, align(64))]
@@ -33,11 +74,14 @@ pub struct Paged {
     options: Options,
     chunks: Vec<PSlice<Line>>,
     shape: Shape,
+    way: Way,
+    /// Operations since the last one that was made durable.
+    late: u64,
 }
 
 impl Paged {
     /// Every page is the pattern of its number, in a new file at `path`.
-    pub fn open(shape: Shape, path: &Path) -> Result<Paged, BenchError> {
+    pub fn open(shape: Shape, way: Way, path: &Path) -> Result<Paged, BenchError> {
         let mechanism = match shape {
             Shape::Checkpoint => Mechanism::Checkpoint,
             Shape::Shadow => Mechanism::Shadow,
@@ -55,10 +99,13 @@ impl Paged {
             }
             chunks.push(pool.tx(|t| t.alloc_slice(&lines)).map_err(failed)?);
         }
-        Ok(Paged { pool, options, chunks, shape })
+        Ok(Paged { pool, options, chunks, shape, way, late: 0 })
     }
 
-    fn operation(&self, draw: &mut Draw) -> Result<(), BenchError> {
+    fn operation(&mut self, draw: &mut Draw) -> Result<(), BenchError> {
+        if self.way != Way::Transaction {
+            return self.overwrite(draw);
+        }
         let committed = self.pool.tx(|t| {
             for page in self.shape.draw(draw) {
                 let chunk = self.chunks[page / CHUNK];
@@ -71,6 +118,33 @@ impl Paged {
             Ok(())
         });
         committed.map_err(failed)
+    }
+
+    fn overwrite(&mut self, draw: &mut Draw) -> Result<(), BenchError> {
+        let mut lines = [Line { bytes: [0; RECORD_BYTES] }; CHANGED];
+        let mut places = [(PSlice::EMPTY, 0); CHANGED];
+        let mut count = 0;
+        for page in self.shape.draw(draw) {
+            let chunk = self.chunks[page / CHUNK];
+            for (offset, seed) in change(draw) {
+                reference::pattern_of(&mut lines[count].bytes, seed);
+                places[count] = (chunk, (page % CHUNK * LINES + offset / RECORD_BYTES) as u64);
+                count += 1;
+            }
+        }
+        let parts: [Overwrite<'_, Line>; CHANGED] = std::array::from_fn(|at| Overwrite {
+            array: places[at].0,
+            from: places[at].1,
+            values: std::slice::from_ref(&lines[at]),
+        });
+        let durability = if self.way == Way::Late { Durability::Buffered } else { Durability::Sync };
+        self.pool.overwrite(&parts[..count], durability).map_err(failed)?;
+        self.late += u64::from(self.way == Way::Late);
+        if self.late == GROUP {
+            self.late = 0;
+            self.pool.sync().map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn sum(&self) -> Result<u64, BenchError> {
