@@ -124,6 +124,7 @@ impl Pager {
         // The first write to a page that a fork shares makes a copy, so it must fault.
         let shared = self.forked();
         let (tag, mut present) = (if shared { Tag::Shared } else { Tag::Dirty }, 0);
+        self.table.open(chunk);
         for (index, resident) in resident.iter().enumerate() {
             if resident & 1 != 0 {
                 self.table.entry(chunk * CHUNK_PAGES + index).store(Entry::new(tag, 0).0, Ordering::Relaxed);

@@ -27,6 +27,8 @@ const ATTEMPTS: u32 = 4;
 
 /// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
+/// Exit code if a page's contents are lost (`EX_SOFTWARE`).
+const LOST_EXIT_CODE: i32 = 70;
 
 /// The way in which a page of a batch leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +104,7 @@ impl Pager {
     fn depart_alone(&self, slot: usize, page: usize, next: &mut usize, old: &mut Entry) -> Way {
         match self.owner(page) {
             Owner::Shared => return Way::InPlace,
+            Owner::None => Pager::end_gone(),
             Owner::Unknown => return Way::Pinned,
             Owner::Alone => {}
         }
@@ -161,6 +164,15 @@ impl Pager {
             self.end_refused("give a page back", step.error);
         }
         kernel::drop_range(from, PAGE_BYTES);
+    }
+
+    /// Ends the process with a message, because a page is gone that must be present. If a thread touched it, the fault would be
+    /// answered by the page's holder, which is this thread.
+    pub(super) fn end_gone() -> ! {
+        kernel::end(
+            "memlift: a page of the arena is gone that should be there; the job ends before it reads zeros for data\n",
+            LOST_EXIT_CODE,
+        )
     }
 
     /// Ends the process with a message, because the kernel refused a call that must succeed.

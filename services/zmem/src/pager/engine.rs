@@ -28,6 +28,7 @@ use memlift_ground::facility::{Facility, usable};
 
 use super::kernel::{self, end};
 use super::seat::{CLUSTER, Page, SEATS};
+use super::shared::Owner;
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{ARENA_BASE, Pager, address_of};
@@ -496,9 +497,19 @@ impl Pager {
 
     /// Does the same as [`Pager::contents`], but in place only. Returns `None` if the page cannot be read in place.
     pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
+        if self.engine.revokes_access() {
+            return None;
+        }
+        // At a page that is gone, the thread that answers faults would wait for itself.
+        if self.engine.mechanism == Mechanism::Thread
+            && self.table.chunk(page / CHUNK_PAGES).mode() == Mode::Armed
+            && self.owner(page) == Owner::None
+        {
+            Pager::end_gone();
+        }
         // SAFETY: the page is present, readable and write-protected. It is busy, so only this thread, which claimed it, may
         // change or drop it.
-        (!self.engine.revokes_access()).then(|| unsafe { &*(address_of(page) as *const Page) })
+        Some(unsafe { &*(address_of(page) as *const Page) })
     }
 
     /// Drops one frozen page.

@@ -4,11 +4,12 @@
 //! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (of present pages and of `Empty`) or the round in which the page left (of
 //!   the others) · 16–63 handle, slot or short word. Beside a store handle, 48–61 hold the time at which the page left. Bit
 //!   63, beside a store handle or in a raw entry: packing the page as a cold one was tried. Bit 62 of a clean page: its copy
-//!   is in the spill file, at the slot. An all-zero entry is a page that has no memory and reads as zeros. A busy entry may
-//!   contain the entry from before: bit 4 then means that a thread waits, the old tag is in bits 5, 14 and 15, and the other
-//!   bits are unchanged
+//!   is in the spill file, at the slot. An all-zero entry belongs to a chunk that is not armed. A busy entry may contain the
+//!   entry from before: bit 4 then means that a thread waits, the old tag is in bits 5, 14 and 15, and the other bits are
+//!   unchanged
 //! - **Order** the state of a page changes only through `Busy`. Heat and pins are the exception: they change by
-//!   compare-and-swap of a word that is not busy
+//!   compare-and-swap of a word that is not busy. Entries are opened before their chunk becomes armed, and closed before it is
+//!   no longer armed. So a thread that decided to work on a page while the chunk was armed, and comes late, claims nothing
 //! - **Not here** the table ([`super::table`])
 
 use crate::spill::Slot;
@@ -21,8 +22,8 @@ pub(super) struct Entry(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// No memory; reads as zeros.
-    Empty = 0,
+    /// The chunk is not armed: nothing is known of the page, and no thread claims it.
+    Closed = 0,
     /// Present and writable, without a copy.
     Dirty = 1,
     /// Present and write-protected; a copy with the same contents is in the store or in the spill file.
@@ -39,6 +40,8 @@ pub(super) enum Tag {
     Busy = 7,
     /// Present and write-protected, without a copy; a process that a fork made may share the same memory.
     Shared = 8,
+    /// No memory; reads as zeros.
+    Empty = 9,
     /// A tag that nothing writes.
     Unknown = 15,
 }
@@ -67,7 +70,8 @@ const LEFT: u64 = MAX_LEFT << LEFT_SHIFT;
 const FILED: u64 = 1 << 62;
 
 impl Entry {
-    pub const EMPTY: Entry = Entry(0);
+    pub const CLOSED: Entry = Entry(Tag::Closed as u64);
+    pub const EMPTY: Entry = Entry(Tag::Empty as u64);
     pub const BUSY: Entry = Entry(Tag::Busy as u64);
 
     pub const fn new(tag: Tag, handle: u64) -> Entry {
@@ -76,7 +80,7 @@ impl Entry {
 
     pub fn tag(self) -> Tag {
         match self.0 & 15 {
-            0 => Tag::Empty,
+            0 => Tag::Closed,
             1 => Tag::Dirty,
             2 => Tag::Clean,
             3 => Tag::Stored,
@@ -85,6 +89,7 @@ impl Entry {
             6 => Tag::Spilled,
             7 => Tag::Busy,
             8 => Tag::Shared,
+            9 => Tag::Empty,
             _ => Tag::Unknown,
         }
     }
@@ -204,8 +209,12 @@ impl Entry {
 
     /// Returns a busy entry that contains this one, without its heat.
     pub fn parked(self) -> Entry {
-        // A busy entry is never parked, so its tag stands for `Shared`, whose number does not fit into three bits.
-        let tag = if self.tag() == Tag::Shared { Tag::Busy as u64 } else { self.tag() as u64 };
+        // Two numbers do not fit into three bits. Entries that are busy or closed are never parked, so theirs are used.
+        let tag = match self.tag() {
+            Tag::Shared => Tag::Busy as u64,
+            Tag::Empty => Tag::Closed as u64,
+            tag => tag as u64,
+        };
         let rest = self.0 & !(0x3f | 3 << 14);
         Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
     }
@@ -213,7 +222,11 @@ impl Entry {
     /// Returns the entry that this busy one contains.
     pub fn unparked(self) -> Entry {
         let parked = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
-        let tag = if parked == Tag::Busy as u64 { Tag::Shared as u64 } else { parked };
+        let tag = match parked {
+            7 => Tag::Shared as u64,
+            0 => Tag::Empty as u64,
+            tag => tag,
+        };
         Entry(self.0 & !(0x3f | 3 << 14) | tag)
     }
 

@@ -148,6 +148,7 @@ impl Pager {
         let armed = self.charge_tables(seat, PAGE_BYTES);
         if armed {
             self.refuse_huge_pages(chunk);
+            self.table.open(chunk);
         }
         self.table.settle(chunk, if armed { Mode::Armed } else { Mode::Guarded });
     }
@@ -168,6 +169,8 @@ impl Pager {
             Tag::Empty | Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled => {
                 self.bring(&mut seat, page, entry, write)
             }
+            // The chunk is no longer armed.
+            Tag::Closed => Fault::Retry,
             Tag::Unknown => Fault::NotMine,
         }
     }
@@ -559,4 +562,74 @@ fn corrupt() -> ! {
         "memlift: a stored page is corrupt; the job ends before it reads wrong data\n",
         CORRUPT_EXIT_CODE,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel::Quiet;
+    use super::super::signal;
+    use super::*;
+    use crate::block::{Job, Objectives, OnOverflow, Registry};
+    use crate::pager::{Mechanism, Options};
+
+    const MIB: usize = 1 << 20;
+    const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+    /// The only pager of this test program.
+    fn pager(total: usize) -> &'static Pager {
+        let registry = Registry::create(1 << 40).expect("a registry");
+        let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
+        let admission = Box::leak(Box::new(registry.admit("test", &objectives).expect("admitted")));
+        let job = Box::leak(Box::new(Job::attach(registry, admission.block()).expect("attached")));
+        let pager = Pager::start(job, Options::default()).expect("a pager");
+        signal::install().expect("handlers");
+        pager
+    }
+
+    /// The thread that answers faults may have read of a fault long before it answers it; the page may be unmapped meanwhile.
+    #[test]
+    fn a_fault_that_is_answered_after_its_page_was_unmapped_claims_nothing() {
+        if Mechanism::available(false).is_none() {
+            println!("not run: this machine has no faults");
+            return;
+        }
+        let pager = pager(10 * MIB);
+        let full = pager.map(16 * MIB, READ_WRITE, None).expect("mapped");
+        for page in 0..16 * MIB / PAGE_BYTES {
+            // SAFETY: the page is mapped, and this test's.
+            unsafe { ((full + page * PAGE_BYTES) as *mut usize).write_volatile(page) };
+        }
+        let bytes = 8 * PAGE_BYTES;
+        let start = pager.map(bytes, READ_WRITE, None).expect("mapped");
+        // SAFETY: the page is mapped, and this test's.
+        unsafe { (start as *mut usize).write_volatile(1) };
+        let page = pager.page_of(start).expect("of the arena");
+        let chunk = pager.table.chunk(page / CHUNK_PAGES);
+        assert_eq!(chunk.mode(), Mode::Armed, "there is no room for all of the chunk");
+        pager.seats.close();
+        let late = std::thread::spawn(move || {
+            let _quiet = Quiet::new();
+            // SAFETY: all signals are blocked, and this thread holds nothing of the pager's.
+            unsafe { pager.fault(start + PAGE_BYTES, true) }
+        });
+        // The thread has decided what to do and waits for a seat. If it is slower than that, it does something else that is right.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        pager.unmap(start, bytes).expect("unmapped");
+        assert_eq!(pager.map(bytes, READ_WRITE, None), Ok(start));
+        // SAFETY: this thread closed the seats.
+        unsafe { pager.seats.open() };
+        assert_ne!(late.join().expect("it ends"), Fault::Done);
+        assert!(!pager.table.load(page + 1).is_present(), "the chunk is {:?}", chunk.mode());
+        // The memory may be used, and the pages after it, which were there before.
+        for page in 0..8 {
+            // SAFETY: the page is mapped, and this test's.
+            let found = unsafe { ((start + page * PAGE_BYTES) as *mut usize).read_volatile() };
+            assert_eq!(found, 0);
+        }
+        for page in 0..16 * MIB / PAGE_BYTES {
+            // SAFETY: the page is mapped, and this test's.
+            let found = unsafe { ((full + page * PAGE_BYTES) as *mut usize).read_volatile() };
+            assert_eq!(found, page);
+        }
+    }
 }

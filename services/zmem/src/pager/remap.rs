@@ -180,6 +180,7 @@ impl Pager {
                 continue;
             }
             if self.table.chunk(chunk).claim(Mode::Guarded, false) {
+                self.table.open(chunk);
                 self.table.settle(chunk, Mode::Armed);
                 return true;
             }

@@ -28,16 +28,21 @@ pub(super) enum Owner {
     Alone,
     /// Other processes too.
     Shared,
+    /// No process: there is no page.
+    None,
     /// The file cannot be read.
     Unknown,
 }
 
 /// The kernel's mark for a page that only one process has.
 const EXCLUSIVE: u64 = 1 << 56;
+/// The kernel's marks for a page that is in memory, and for one that is in swap or on its way to another place.
+const THERE: u64 = 3 << 62;
 
 impl Owner {
     fn of(word: Option<u64>) -> Owner {
         match word {
+            Some(word) if word & THERE == 0 => Owner::None,
             Some(word) if word & EXCLUSIVE == 0 => Owner::Shared,
             Some(_) => Owner::Alone,
             None => Owner::Unknown,

@@ -385,21 +385,25 @@ impl Pager {
     }
 
     /// Makes an armed chunk vacant that has no mapped pages any more, and ends the hold of its pages. If a page is pinned,
-    /// the chunk stays armed.
+    /// or a thread works on one that is not held, the chunk stays armed.
     fn disarm(&self, chunk: usize, part: Pages) {
         let pages = Pages { first: chunk * CHUNK_PAGES, count: CHUNK_PAGES };
         let record = self.table.chunk(chunk);
-        let pinned = (part.first..part.end()).any(|page| self.table.parked(page).pins() > 0)
-            || (pages.first..part.first)
-                .chain(part.end()..pages.end())
-                .any(|page| self.table.load(page) != Entry::EMPTY);
-        if pinned || !record.claim(Mode::Armed, false) {
+        let others = || (pages.first..part.first).chain(part.end()..pages.end());
+        let pinned = (part.first..part.end()).any(|page| self.table.parked(page).pins() > 0);
+        // A fault that was reported before the pages were unmapped may still be answered. A page that it claims from here on
+        // would get memory in a chunk that is no longer armed, and the entry would be believed when it is armed again.
+        let closed = if pinned { 0 } else { others().take_while(|page| self.table.close(*page)).count() };
+        if pinned || closed < others().count() || !record.claim(Mode::Armed, false) {
+            for page in others().take(closed) {
+                self.table.reopen(page);
+            }
             self.let_go(part, |_, entry| entry);
             return;
         }
         let _ = kernel::vacate(pages.address(), pages.bytes());
         for page in part.first..part.end() {
-            self.table.publish(page, Entry::EMPTY);
+            self.table.publish(page, Entry::CLOSED);
         }
         self.table.forget(chunk);
         self.uncharge_tables(PAGE_BYTES);

@@ -333,7 +333,26 @@ impl Table {
         }
     }
 
-    /// Gives the entries of a chunk back to the kernel; all of them are `Empty` afterwards.
+    /// Opens the entries of a chunk that this thread has made busy and is about to arm; all of them are `Empty` afterwards.
+    pub fn open(&self, chunk: usize) {
+        for page in chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES {
+            self.entry(page).store(Entry::EMPTY.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the entry of an empty page of an armed chunk, so that no thread claims the page any more. Returns false if the
+    /// page is not empty, or is pinned or busy. The caller holds the space lock.
+    pub fn close(&self, page: usize) -> bool {
+        let (from, to) = (Entry::EMPTY.0, Entry::CLOSED.0);
+        self.entry(page).compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Undoes [`Table::close`].
+    pub fn reopen(&self, page: usize) {
+        self.entry(page).store(Entry::EMPTY.0, Ordering::Release);
+    }
+
+    /// Gives the entries of a chunk back to the kernel; all of them are `Closed` afterwards.
     pub fn forget(&self, chunk: usize) {
         self.entries
             .release(chunk * CHUNK_PAGES * size_of::<AtomicU64>(), CHUNK_PAGES * size_of::<AtomicU64>());
@@ -371,7 +390,23 @@ mod tests {
         });
         assert_eq!(table.load(700).handle(), 15_000);
         table.forget(1);
-        assert!(table.load(700) == Entry::EMPTY);
+        assert!(table.load(700) == Entry::CLOSED);
+    }
+
+    #[test]
+    fn a_page_that_a_thread_works_on_is_not_closed() {
+        let table = Table::new(CHUNK_BYTES).expect("address space");
+        assert!(!table.claim(5, Entry::EMPTY), "the chunk was never armed");
+        table.open(0);
+        assert!(table.claim(5, Entry::EMPTY));
+        assert!(!table.close(5));
+        table.publish(5, Entry::EMPTY.with_pins(1));
+        assert!(!table.close(5));
+        table.publish(5, Entry::EMPTY);
+        assert!(table.close(5));
+        assert!(!table.claim(5, Entry::EMPTY));
+        table.reopen(5);
+        assert!(table.claim(5, Entry::EMPTY));
     }
 
     #[test]
