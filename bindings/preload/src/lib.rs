@@ -64,6 +64,8 @@ pub mod robust;
 pub mod kept;
 #[expect(unsafe_code, reason = "reads memory that it shares with the kernel")]
 pub mod rings;
+#[expect(unsafe_code, reason = "copies to where a debugger says")]
+pub mod foreign;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod standing;
 #[expect(unsafe_code, reason = "makes system calls")]

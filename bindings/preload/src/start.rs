@@ -18,7 +18,9 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, descriptors, fork, gate, kept, locked, robust, signal, stacks, standing, sys, words};
+use crate::{
+    activate, descriptors, foreign, fork, gate, kept, locked, robust, signal, stacks, standing, sys, words,
+};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -96,6 +98,7 @@ fn note_process() {
 
 fn cover() -> Result<bool, String> {
     if std::env::var_os(memlift_zmem::block::ENV_FD).is_none() {
+        foreign::begin();
         return Ok(false);
     }
     gate::open().map_err(|number| {

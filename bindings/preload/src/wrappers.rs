@@ -14,7 +14,7 @@ use memlift_zmem::pager::Pager;
 
 use crate::gate::to_libc_result;
 use crate::thread::{OURS, Quiet, inside};
-use crate::{activate, descriptors, start, trap};
+use crate::{activate, descriptors, foreign, start, trap};
 
 /// A function of libc, looked up when it is first needed.
 #[derive(Debug)]
@@ -58,12 +58,17 @@ macro_rules! calls {
         /// The promises of libc's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),+) -> $result {
-            if may_be_absent() {
+            if may_be_absent() || foreign::is_on() {
                 let mut arguments = [0usize; 6];
                 for (place, value) in arguments.iter_mut().zip([$($argument as usize),+]) {
                     *place = value;
                 }
-                if let Some(result) = trap::perform_for_function(libc::$number as usize, arguments) {
+                let number = libc::$number as usize;
+                if let Some(result) = trap::perform_for_function(number, arguments) {
+                    return to_libc_result(result) as $result;
+                }
+                // SAFETY: the caller makes the promises of libc's function.
+                if let Some(result) = unsafe { foreign::perform(number, arguments) } {
                     return to_libc_result(result) as $result;
                 }
             }

@@ -42,6 +42,8 @@ pub mod pager;
 pub mod uffd;
 #[expect(unsafe_code, reason = "waits for signals and sends them on")]
 pub mod supervise;
+#[expect(unsafe_code, reason = "calls the kernel with addresses")]
+pub mod stop;
 pub mod watch;
 
 pub use error::{Error, Result};

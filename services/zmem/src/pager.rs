@@ -25,6 +25,7 @@ mod evictor;
 mod fault;
 mod fork;
 mod kernel;
+pub mod outside;
 mod pin;
 mod probation;
 mod recycle;
@@ -38,6 +39,7 @@ mod space;
 mod spill;
 mod stream;
 mod table;
+mod view;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
@@ -62,6 +64,7 @@ pub use crate::uffd::Errno;
 pub use engine::Mechanism;
 pub(crate) use kernel::{Quiet, own_thread};
 pub use pin::Pins;
+pub use view::View;
 
 /// First address of the arena. It is the same in every process, so that a system-call filter can recognise arena addresses by
 /// their high bits.
@@ -187,6 +190,7 @@ pub struct Pager {
     /// For each value of the low bits of a page's number: a page (high half), and how often in a row its fault was not
     /// answered.
     unanswered: [AtomicU64; fault::UNANSWERED],
+    view: View,
 }
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -240,6 +244,7 @@ impl Pager {
             round: AtomicU64::new(0),
             cold_packed: AtomicU64::new(u64::MAX),
             unanswered: [const { AtomicU64::new(0) }; fault::UNANSWERED],
+            view: View::default(),
         };
         value
             .engine
@@ -251,7 +256,9 @@ impl Pager {
             return Err(Error::Started);
         }
         std::mem::forget(place);
-        Pager::get().ok_or(Error::Started)
+        let pager = Pager::get().ok_or(Error::Started)?;
+        pager.publish_view();
+        Ok(pager)
     }
 
     /// Returns the process's pager, if one was started.

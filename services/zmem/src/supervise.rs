@@ -197,6 +197,41 @@ impl Supervised {
     }
 }
 
+/// Keeps signals that end programs waiting while a command does something that it must not leave half done.
+#[derive(Debug)]
+pub struct Deferred {
+    before: libc::sigset_t,
+}
+
+impl Deferred {
+    /// Blocks the signals in this thread until the value is dropped; then they have their effect.
+    pub fn begin() -> Deferred {
+        let mut before = set(&[]);
+        // SAFETY: both sets are initialised and live over the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set(&ENDING), &mut before) };
+        Deferred { before }
+    }
+
+    /// Returns true if such a signal waits.
+    pub fn waits(&self) -> bool {
+        let mut pending = set(&[]);
+        // SAFETY: the set is initialised and lives over the calls.
+        unsafe {
+            libc::sigpending(&mut pending);
+            ENDING.iter().any(|signal| {
+                libc::sigismember(&pending, *signal) == 1 && libc::sigismember(&self.before, *signal) == 0
+            })
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        // SAFETY: `before` was filled in by `begin` and lives over the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
 /// Reads the next signal that was received, and its code.
 fn next(sent: &OwnedFd) -> Option<(libc::c_int, i32)> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];

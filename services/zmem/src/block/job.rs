@@ -365,6 +365,13 @@ impl Job {
         }
     }
 
+    /// Publishes the address of the view by which this process's memory is read from outside.
+    pub(crate) fn publish_view(&self, address: u64) {
+        if let Some(slot) = self.own() {
+            slot.view.store(address, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that `pages` came back, since whose leaving `bytes` have come in.
     pub fn note_return(&self, bytes: u64, pages: u64) {
         self.ledger().note_return(bytes, self.total().max(0) as u64, pages);
@@ -421,9 +428,12 @@ impl Job {
             own.charged.store(inherited, Ordering::Release);
             self.ledger().outside.fetch_sub(inherited, Ordering::AcqRel);
             own.slack.store(parent.slack.load(Ordering::Relaxed), Ordering::Relaxed);
-            for (to, from) in
-                [(&own.arena, &parent.arena), (&own.store, &parent.store), (&own.tables, &parent.tables)]
-            {
+            for (to, from) in [
+                (&own.arena, &parent.arena),
+                (&own.store, &parent.store),
+                (&own.tables, &parent.tables),
+                (&own.view, &parent.view),
+            ] {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             own.flags.store(parent.flags.load(Ordering::Relaxed), Ordering::Release);

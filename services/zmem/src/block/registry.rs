@@ -351,7 +351,7 @@ impl Registry {
         for word in [&slot.charged, &slot.inherited, &slot.slack] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&slot.arena, &slot.store, &slot.tables, &slot.away] {
+        for word in [&slot.arena, &slot.store, &slot.tables, &slot.away, &slot.view] {
             word.store(0, Ordering::Relaxed);
         }
         slot.flags.store(0, Ordering::Relaxed);

@@ -47,7 +47,9 @@ pub struct Slot {
     pub(super) slack: AtomicI64,
     /// Bytes of the process's pages that are kept compressed or in the spill file, as last published.
     pub(super) away: AtomicU64,
-    words: [AtomicU64; 4],
+    /// Address of the process's [`crate::pager::View`], or 0.
+    pub(super) view: AtomicU64,
+    words: [AtomicU64; 3],
 }
 
 const _: () = assert!(size_of::<Slot>() == 128);
@@ -88,6 +90,11 @@ impl Slot {
     pub fn published(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.arena), load(&self.store), load(&self.tables))
+    }
+
+    /// Returns the address of the view by which the process's memory is read from outside, if it has one.
+    pub fn view(&self) -> Option<u64> {
+        Some(self.view.load(Ordering::Relaxed)).filter(|address| *address != 0)
     }
 
     /// Returns the bytes of pages that are kept compressed or in the spill file, as the process last published them.

@@ -119,8 +119,10 @@ impl Pager {
             return Some(entry.tried());
         }
         let new = self.put_cold(seat, state, bytes)?;
+        let new = new.with_round(entry.round()).with_left(entry.left().unwrap_or(0));
+        self.table.park(page, new);
         self.refill(state, self.store.free(handle));
-        Some(new.with_round(entry.round()).with_left(entry.left().unwrap_or(0)))
+        Some(new)
     }
 
     /// Packs a claimed page that is present and did not compress before. Returns its new entry, or `None` if the store has no

@@ -115,8 +115,9 @@ impl Pager {
                 return Way::Pinned;
             }
             if old.tag() == Tag::Clean {
-                self.free_copy(*old);
-                *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
+                let clean = std::mem::replace(old, Entry::new(Tag::Dirty, 0).with_heat(old.heat()));
+                self.table.park(page, *old);
+                self.free_copy(clean);
             }
             *old = old.unshared();
         }

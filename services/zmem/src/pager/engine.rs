@@ -527,7 +527,7 @@ impl Pager {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             let mode = match record.mode() {
-                Mode::Busy => record.mode_before_hold(),
+                Mode::Busy => record.mode_before(),
                 mode => mode,
             };
             match mode {

@@ -72,7 +72,6 @@ const FILED: u64 = 1 << 62;
 impl Entry {
     pub const CLOSED: Entry = Entry(Tag::Closed as u64);
     pub const EMPTY: Entry = Entry(Tag::Empty as u64);
-    pub const BUSY: Entry = Entry(Tag::Busy as u64);
 
     pub const fn new(tag: Tag, handle: u64) -> Entry {
         Entry(tag as u64 | handle << HANDLE_SHIFT)

@@ -311,7 +311,6 @@ impl Pager {
                     Mode::Busy => self.table.wait_chunk(chunk),
                     mode @ (Mode::Native | Mode::Guarded) => {
                         if record.claim(mode, false) {
-                            record.set_mode_before_hold(mode);
                             break;
                         }
                     }
@@ -332,7 +331,7 @@ impl Pager {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             match record.mode() {
-                Mode::Busy => self.table.settle(chunk, record.mode_before_hold()),
+                Mode::Busy => self.table.settle(chunk, record.mode_before()),
                 Mode::Armed => {
                     for page in part.first..part.end() {
                         let entry = self.table.parked(page);
@@ -366,7 +365,7 @@ impl Pager {
                 space.vacant = space.vacant.min(chunk);
             }
             if left == 0 && held && record.pins() == 0 {
-                let mode = record.mode_before_hold();
+                let mode = record.mode_before();
                 let _ = kernel::vacate(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES);
                 if mode == Mode::Native {
                     self.counts.native.fetch_sub(1, Ordering::Relaxed);

@@ -50,6 +50,7 @@ impl Pager {
             return Err(Error::Started);
         }
         std::mem::forget(place);
+        self.publish_view();
         Ok(())
     }
 
@@ -190,6 +191,8 @@ impl Pager {
                 self.table.publish(*page, *old);
                 continue;
             }
+            let new = Entry::new(Tag::Spilled, slot.0).with_round(round);
+            self.table.park(*page, new);
             if old.is_present() {
                 self.drop_memory(*page, staged);
                 evicted.bytes += PAGE_BYTES;
@@ -197,7 +200,7 @@ impl Pager {
                 evicted.bytes += self.free_copy(*old);
             }
             evicted.steps += 1;
-            self.table.publish(*page, Entry::new(Tag::Spilled, slot.0).with_round(round));
+            self.table.publish(*page, new);
         }
         if written {
             self.counts.spilled.fetch_add(count as u64, Ordering::Relaxed);

@@ -58,13 +58,37 @@ pub(super) struct Chunk {
     pub present: AtomicU32,
     /// Number of pages of the chunk that are mapped.
     pub mapped: AtomicU32,
-    /// The mode that the chunk had before a call that changes mappings made it busy.
-    mode_before_hold: AtomicU8,
+    /// The mode that the chunk had before a thread made it busy.
+    mode_before: AtomicU8,
     /// The access of all its pages, or [`BY_PAGE`].
     access: AtomicU8,
 }
 
 const _: () = assert!(size_of::<Chunk>() == 16);
+const _: () =
+    assert!(std::mem::offset_of!(Chunk, mode_before) == 12 && std::mem::offset_of!(Chunk, access) == 13);
+
+/// The record of a chunk, read from another process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub mode: Mode,
+    /// The mode from before, if the chunk is busy.
+    pub before: Mode,
+    /// The access of all pages of the chunk, or `None` if each page has its own.
+    pub access: Option<u8>,
+}
+
+impl Record {
+    /// Bytes of a record.
+    pub const BYTES: usize = size_of::<Chunk>();
+
+    /// Reads a record from its bytes.
+    pub fn read(bytes: &[u8; Record::BYTES]) -> Record {
+        let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let access = (bytes[13] != BY_PAGE).then_some(bytes[13]);
+        Record { mode: mode_of(word), before: mode_of(bytes[12].into()), access }
+    }
+}
 
 impl Chunk {
     pub fn mode(&self) -> Mode {
@@ -88,14 +112,9 @@ impl Chunk {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
     }
 
-    /// Notes the mode that the chunk had before this thread made it busy.
-    pub fn set_mode_before_hold(&self, mode: Mode) {
-        self.mode_before_hold.store(mode as u8, Ordering::Relaxed);
-    }
-
-    /// Returns the mode that [`Chunk::set_mode_before_hold`] noted.
-    pub fn mode_before_hold(&self) -> Mode {
-        mode_of(self.mode_before_hold.load(Ordering::Relaxed).into())
+    /// Returns the mode that the chunk had before it was claimed, for the thread that claimed it.
+    pub fn mode_before(&self) -> Mode {
+        mode_of(self.mode_before.load(Ordering::Relaxed).into())
     }
 
     /// Makes the chunk busy if its mode is `from` and, with `unpinned`, if it has no pins. Returns true if it did.
@@ -104,7 +123,11 @@ impl Chunk {
             (mode_of(word) == from && !(unpinned && word >= CHUNK_PIN))
                 .then_some(word & !MODE | Mode::Busy as u32)
         };
-        self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).is_ok()
+        let claimed = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).is_ok();
+        if claimed {
+            self.mode_before.store(from as u8, Ordering::Relaxed);
+        }
+        claimed
     }
 }
 
@@ -142,6 +165,11 @@ impl Table {
 
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Returns the addresses of the entries, of the chunks and of the access bytes.
+    pub fn addresses(&self) -> [usize; 3] {
+        [&self.entries, &self.chunks, &self.access].map(|part| part.pointer().as_ptr() as usize)
     }
 
     pub fn chunk_count(&self) -> usize {
@@ -266,10 +294,10 @@ impl Table {
         self.access(page) & MAPPED != 0
     }
 
-    /// Changes a page's entry from `from` to `Busy`. Returns false if the entry is not `from` any more.
+    /// Changes a page's entry from `from` to `Busy`, with `from` in it. Returns false if the entry is not `from` any more.
     pub fn claim(&self, page: usize, from: Entry) -> bool {
-        let entry = self.entry(page);
-        entry.compare_exchange(from.0, Entry::BUSY.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let (entry, busy) = (self.entry(page), from.parked());
+        entry.compare_exchange(from.0, busy.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Waits until the page is not busy, then claims it. Returns the entry from before.
@@ -284,13 +312,14 @@ impl Table {
         }
     }
 
-    /// Puts `entry` into the word of the page, which this thread has claimed and which stays busy.
+    /// Puts `entry` into the word of the page, which this thread has claimed and which stays busy. A thread that is about to
+    /// free the copy that the word names puts another entry there first: who reads this process from outside relies on it.
     pub fn park(&self, page: usize, entry: Entry) {
         let keep = |word: u64| Some(entry.parked().0 | word & WAITERS);
         let _ = self.entry(page).fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
     }
 
-    /// Returns the entry that [`Table::park`] put into the page's word.
+    /// Returns the entry that [`Table::claim`] or [`Table::park`] put into the page's word.
     pub fn parked(&self, page: usize) -> Entry {
         self.load(page).unparked()
     }

@@ -16,7 +16,7 @@ use super::SpillError;
 use crate::mapping::PAGE_BYTES;
 
 /// Upper bound of the files that a process has: those of its ancestors and its own.
-pub(super) const MAX_GENERATIONS: usize = 32;
+pub(crate) const MAX_GENERATIONS: usize = 32;
 
 /// An open spill file.
 #[derive(Clone, Copy, Debug)]

@@ -20,14 +20,15 @@ mod file;
 mod slots;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_kernels::pages;
 
 use crate::lock::{Lock, now_ms};
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::{Error, Result};
-use file::{File, MAX_GENERATIONS};
+use file::File;
+pub(crate) use file::MAX_GENERATIONS;
 use slots::Slots;
 
 /// Place of a page in the spill file, in 48 bits.
@@ -42,7 +43,7 @@ impl Slot {
         Slot((generation as u64) << Slot::INDEX_BITS | index as u64)
     }
 
-    fn generation(self) -> usize {
+    pub(crate) fn generation(self) -> usize {
         (self.0 >> Slot::INDEX_BITS) as usize
     }
 
@@ -51,7 +52,7 @@ impl Slot {
         Slot(self.0 + 1)
     }
 
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         (self.0 & ((1 << Slot::INDEX_BITS) - 1)) as usize
     }
 }
@@ -121,6 +122,8 @@ pub struct Spill {
     reached: AtomicUsize,
     /// Time until which nothing is written, milliseconds of the monotonic clock.
     closed_ms: AtomicU64,
+    /// Descriptor of each generation's file, or -1; for who reads this process from outside.
+    descriptors: [AtomicI32; MAX_GENERATIONS],
 }
 
 impl Spill {
@@ -165,7 +168,27 @@ impl Spill {
             pages: AtomicUsize::new(0),
             reached: AtomicUsize::new(0),
             closed_ms: AtomicU64::new(0),
-        })
+            descriptors: [const { AtomicI32::new(-1) }; MAX_GENERATIONS],
+        }
+        .named())
+    }
+
+    fn named(self) -> Spill {
+        self.publish_files(&self.state.lock());
+        self
+    }
+
+    /// Writes the descriptors of the files for [`Spill::ranges`].
+    fn publish_files(&self, state: &State) {
+        for (word, file) in self.descriptors.iter().zip(&state.files) {
+            word.store(file.map_or(-1, |file| file.fd), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the address of the checksums and their bytes, and the address of the descriptors of all generations, for who
+    /// reads this process from outside.
+    pub(crate) fn ranges(&self) -> [usize; 3] {
+        [self.sums.pointer().as_ptr() as usize, self.sums.bytes(), self.descriptors.as_ptr() as usize]
     }
 
     /// Writes pages, each with a tag that must be given again to read it, and stores a slot for each page in `slots`. Either
@@ -208,6 +231,7 @@ impl Spill {
             let generation = state.generation;
             if state.files.get(generation).ok_or(SpillError::Generations)?.is_none() {
                 state.files[generation] = Some(File::create(self.directory).map_err(SpillError::Device)?);
+                self.publish_files(state);
             }
             state.reclaim();
             let (reached, refused) = (state.slots.reached(), state.refusal());
@@ -413,6 +437,7 @@ impl Spill {
             }
             state.generation = 0;
         }
+        self.publish_files(state);
     }
 
     fn publish(&self, state: &State) {

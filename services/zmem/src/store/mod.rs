@@ -24,6 +24,7 @@ use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use class::{CLASSES, SPAN_BYTES};
 use span::{FULL, LISTS, NONE, Span};
+pub(crate) use table::object_of;
 use table::{Place, Table, Unused};
 
 /// Largest size of an object, bytes.
@@ -245,6 +246,13 @@ impl Store {
         let released = self.give_slot(state, index, slot);
         self.publish(state);
         released
+    }
+
+    /// Returns the address of the data and its bytes, and the same of the handles' words, for who reads this process from
+    /// outside.
+    pub(crate) fn ranges(&self) -> [usize; 4] {
+        let [handles, handle_bytes] = self.table.range();
+        [self.data.pointer().as_ptr() as usize, self.data.bytes(), handles, handle_bytes]
     }
 
     /// Returns the memory that the store has touched and not given back, its tables included, bytes.

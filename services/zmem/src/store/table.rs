@@ -24,6 +24,11 @@ pub(super) struct Place {
     pub(super) bytes: usize,
 }
 
+/// Returns the place in an entry that is in use.
+fn place_of(value: u64) -> Place {
+    Place { offset: (value >> 14) as usize * 16, bytes: (value >> 1 & 0xfff) as usize }
+}
+
 /// The entries of all handles.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -54,6 +59,11 @@ impl Table {
     /// Returns the number of the table's pages that are in memory according to the kernel.
     pub(super) fn resident_pages(&self, unused: &Unused) -> usize {
         super::resident_pages(&self.entries, Self::bytes(unused))
+    }
+
+    /// Returns the address of the entries and their bytes.
+    pub(super) fn range(&self) -> [usize; 2] {
+        [self.entries.pointer().as_ptr() as usize, self.entries.bytes()]
     }
 
     fn entry(&self, handle: u32) -> Option<&AtomicU64> {
@@ -126,7 +136,7 @@ impl Table {
         {
             return Err(());
         }
-        Ok(Some(Place { offset: (value >> 14) as usize * 16, bytes: (value >> 1 & 0xfff) as usize }))
+        Ok(Some(place_of(value)))
     }
 
     /// Stores the object's place and releases the entry.
@@ -136,4 +146,11 @@ impl Table {
             entry.store(value, Ordering::Release);
         }
     }
+}
+
+/// Returns the offset of an object's bytes in the data and their number, from the word of its handle; `None` if the handle is
+/// free.
+pub(crate) fn object_of(word: u64) -> Option<(usize, usize)> {
+    let place = place_of(word);
+    (word & USED != 0).then_some((place.offset + super::HEADER_BYTES, place.bytes))
 }

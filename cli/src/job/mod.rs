@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift job`: the jobs of this user that run under a budget, and their objectives, live.
+//! `memlift job`: the jobs of this user that run under a budget, their objectives, live, and their memory for debuggers.
 //!
 //! - **Flow** the registry in the user's folder ─▶ a line per job · one store per objective: the job adopts it when it next
-//!   charges memory, without being asked
+//!   charges memory, without being asked · the view of one of its processes, by which [`core`] reads absent pages
 //! - **Not here** starting a job: run/
+
+pub mod attach;
+pub mod core;
+mod elf;
+mod maps;
+
+use std::io;
 
 use clap::Subcommand;
 use memlift::zmem::block::Registry;
+use memlift::zmem::pager::outside::Outside;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -36,6 +44,10 @@ pub enum Verb {
         #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
         steal: Option<u64>,
     },
+    /// Write a whole core of a process, whose memory may be away, and let it go on
+    Core(core::Args),
+    /// Start a debugger that reads a process's memory also where it is away
+    Attach(attach::Args),
 }
 
 /// Runs one verb of `memlift job`.
@@ -43,6 +55,8 @@ pub fn run(verb: &Verb, as_json: bool) -> Result<(), Failure> {
     let registry = Registry::of_user().map_err(|error| Failure::Unavailable(error.to_string()))?;
     match verb {
         Verb::List => list(&registry, as_json),
+        Verb::Core(args) => core::run(args, as_json),
+        Verb::Attach(args) => attach::run(args),
         Verb::Set { job, memory, unused, min_uncompressed, steal } => {
             if !registry.is_live(*job) {
                 return Err(Failure::Unavailable(format!("there is no job {job}: memlift job list")));
@@ -74,6 +88,45 @@ pub fn run(verb: &Verb, as_json: bool) -> Result<(), Failure> {
             }
             Ok(())
         }
+    }
+}
+
+/// Returns the address of the view of a process that runs under a budget.
+fn view(registry: &Registry, pid: u32) -> Result<u64, Failure> {
+    let slots = registry.jobs().flat_map(|(index, ..)| registry.processes(index));
+    slots.filter(|slot| slot.pid() == Some(pid)).find_map(|slot| slot.view()).ok_or_else(|| {
+        Failure::Unavailable(format!(
+            "process {pid} runs under no budget of this user: memlift job list --json names those that do; for others there is gcore"
+        ))
+    })
+}
+
+/// Returns the address of the view of a process, by the user's registry.
+fn view_of(pid: u32) -> Result<u64, Failure> {
+    let registry = Registry::of_user().map_err(|error| Failure::Unavailable(error.to_string()))?;
+    view(&registry, pid)
+}
+
+/// Opens the memory of a process whose view lies at `view`.
+fn outside_at(pid: u32, view: u64) -> Result<Outside, Failure> {
+    Outside::open(pid, view).map_err(|error| refused(pid, &error))
+}
+
+/// Returns the failure for a process whose memory cannot be read.
+fn refused(pid: u32, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Failure::Failed("interrupted: nothing was written".to_owned()),
+        io::ErrorKind::PermissionDenied => Failure::Unavailable(format!(
+            "process {pid} may not be traced: another debugger has it, or it is another user's, or ptrace is restricted \
+             (/proc/sys/kernel/yama/ptrace_scope): end that debugger, or run this as root"
+        )),
+        io::ErrorKind::InvalidData => Failure::Unavailable(format!(
+            "process {pid} was started by another version of memlift: use the command of that version"
+        )),
+        io::ErrorKind::TimedOut => Failure::Failed(format!(
+            "process {pid}: a thread does not stop, it waits for a device or a network disk: try again"
+        )),
+        _ => Failure::Failed(format!("process {pid}: {error}")),
     }
 }
 
