@@ -310,3 +310,58 @@ fn handlers_touch_pages_at_any_moment() {
         std::mem::forget(arena);
     });
 }
+
+/// CPU time of this thread, nanoseconds.
+fn cpu_ns() -> usize {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as usize * 1_000_000_000 + time.tv_nsec as usize
+}
+
+/// CPU time of the thread at the last signal.
+static LAST_NS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_signal(_: i32) {
+    const LATE_NS: usize = 200_000_000;
+    let now = cpu_ns();
+    let late = now - LAST_NS.swap(now, Ordering::Relaxed) > LATE_NS;
+    let line = if late { "a signal came late\n" } else { "" };
+    // SAFETY: the text is a constant of this length; the call is async-signal-safe.
+    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+}
+
+/// Memory that packs in no way is tried page by page, for seconds, before the job is found not to fit.
+#[test]
+fn a_signal_does_not_wait_until_every_page_was_tried() {
+    for mask in ["", "uffd,uffd_kernel"] {
+        let outcome = outcome_of(
+            "a_signal_does_not_wait_until_every_page_was_tried",
+            |command| {
+                command.env("MEMLIFT_DISABLE", mask);
+            },
+            || {
+                let pager = start(128 * MIB, OnOverflow::Pause { limit_s: 1 });
+                let mut arena = Arena::new(pager, 160 * MIB).expect("an arena");
+                // SAFETY: the handler is async-signal-safe; the thread that gets the signals is this one, which does not end.
+                let thread = unsafe {
+                    libc::signal(libc::SIGUSR1, on_signal as *const () as usize);
+                    libc::pthread_self()
+                };
+                LAST_NS.store(cpu_ns(), Ordering::Relaxed);
+                std::thread::spawn(move || {
+                    loop {
+                        std::thread::sleep(Duration::from_millis(20));
+                        // SAFETY: the thread lives as long as this process.
+                        unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                    }
+                });
+                for page in 0..160 * MIB / PAGE {
+                    write_noise(&mut arena[page * PAGE..][..PAGE], page as u64);
+                }
+                unreachable!("it does not fit");
+            },
+        );
+        let Some((text, status)) = outcome else { return };
+        assert_eq!(status.code(), Some(75), "{text}");
+        assert!(!text.contains("late"), "{text}");
+    }
+}

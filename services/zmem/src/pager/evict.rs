@@ -107,6 +107,8 @@ pub(super) struct Evicted {
     pub bytes: usize,
     /// Number of pages that lie in the seat's slot; they are still charged.
     pub moved: usize,
+    /// True if eviction ended early because a signal waits for this thread.
+    pub interrupted: bool,
 }
 
 impl Pager {
@@ -133,6 +135,11 @@ impl Pager {
                 evicted.bytes += away.bytes;
                 // All remaining pages are pinned or do not compress: the hand has passed each of them once more.
                 if away.steps + armed.steps == 0 && self.round.load(Ordering::Relaxed) >= last + ROUNDS {
+                    break;
+                }
+                // Pages that do not compress may be many. Those that were tried are marked.
+                if away.steps == 0 && seat.is_interrupted() {
+                    evicted.interrupted = true;
                     break;
                 }
             } else if armed.steps == 0 {
@@ -420,7 +427,7 @@ impl Pager {
         if state.batches.is_multiple_of(64) {
             self.compact(64);
         }
-        Evicted { steps: gone, bytes, moved }
+        Evicted { steps: gone, bytes, moved, interrupted: false }
     }
 
     /// Returns the number of the batch's pages that leave in place and are shared with other processes.

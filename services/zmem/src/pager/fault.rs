@@ -15,7 +15,7 @@ use memlift_ground::observe::{self, Work};
 use memlift_kernels::pages::{Method, PAGE_BYTES, fill};
 use memlift_spec::formats::trace;
 
-use super::engine::UNIT;
+use super::engine::{Mechanism, UNIT};
 use super::entry::{Entry, MAX_LEFT, MAX_PINS, Tag};
 use super::room::Room;
 use super::seat::{CLUSTER, Page, Seat};
@@ -82,15 +82,23 @@ impl Pager {
         let Some(page) = self.page_of(address) else { return Fault::NotMine };
         self.counts.faults.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
-        let fault = self.answer(page, write);
+        // With a thread that answers faults, the thread that waits gets its signals.
+        let since = (self.engine.mechanism != Mechanism::Thread).then_some(began);
+        let fault = self.answer_since(page, write, since);
         self.job.count(Counter::Faults, 1);
         self.job.count(Counter::FaultNs, began.elapsed().as_nanos() as u64);
         fault
     }
 
-    /// Does the same as [`Pager::fault`] for a page. If the page faults again and again without an answer, the job ends.
+    /// Does the same as [`Pager::fault`] for a page, for a caller that tries again at once.
     pub(super) fn answer(&self, page: usize, write: bool) -> Fault {
-        let fault = self.answer_once(page, write);
+        self.answer_since(page, write, None)
+    }
+
+    /// Does the same as [`Pager::fault`] for a page; `since` is for [`Seat::handler_since`]. If the page faults again and again
+    /// without an answer, the job ends.
+    fn answer_since(&self, page: usize, write: bool, since: Option<Instant>) -> Fault {
+        let fault = self.answer_once(page, write, since);
         let last = &self.unanswered[page % UNANSWERED];
         match fault {
             Fault::Retry => {
@@ -111,7 +119,7 @@ impl Pager {
         fault
     }
 
-    fn answer_once(&self, page: usize, write: bool) -> Fault {
+    fn answer_once(&self, page: usize, write: bool, since: Option<Instant>) -> Fault {
         let chunk = page / CHUNK_PAGES;
         match self.table.chunk(chunk).mode() {
             Mode::Vacant => Fault::NotMine,
@@ -123,10 +131,11 @@ impl Pager {
             Mode::Native => Fault::Retry,
             Mode::Guarded => {
                 let mut seat = self.seats.take();
+                seat.handler_since = since;
                 self.open(&mut seat, chunk);
                 Fault::Retry
             }
-            Mode::Armed => self.fetch(page, write),
+            Mode::Armed => self.fetch(page, write, since),
         }
     }
 
@@ -153,8 +162,9 @@ impl Pager {
         self.table.settle(chunk, if armed { Mode::Armed } else { Mode::Guarded });
     }
 
-    fn fetch(&self, page: usize, write: bool) -> Fault {
+    fn fetch(&self, page: usize, write: bool, since: Option<Instant>) -> Fault {
         let mut seat = self.seats.take();
+        seat.handler_since = since;
         let entry = self.table.load(page);
         match entry.tag() {
             Tag::Busy => {

@@ -194,6 +194,18 @@ pub(super) fn sigmask(how: i32, mask: u64) -> u64 {
     old
 }
 
+/// Returns true if a signal waits until this thread returns to the program. Signals that faults cause, and those that programs
+/// ignore unless they ask for them, do not count.
+pub(super) fn signal_waits() -> bool {
+    const FAULTS: [i32; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
+    const IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+    let mut waiting = 0u64;
+    // SAFETY: the mask lives over the call and has 8 bytes, which is the size passed.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut waiting, size_of::<u64>()) };
+    let left_out = FAULTS.iter().chain(&IGNORED).fold(0, |mask, signal| mask | 1u64 << (signal - 1));
+    waiting & !left_out != 0
+}
+
 /// Ends the process with a line on standard error, because data of the program is lost or there is no room.
 pub(super) fn end(line: &str, code: i32) -> ! {
     // SAFETY: the line is borrowed for the first call; the second takes no pointer and does not return.

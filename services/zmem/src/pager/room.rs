@@ -4,6 +4,8 @@
 //! - **Flow** [`Pager::make_room`] ─▶ wait for an overdue look of the watcher ─▶ charge ─▶ evict ─▶ give back the charges of
 //!   ended processes ─▶ spill ─▶ pack cold pages better ─▶ compact ─▶ wait for the job's other processes ─▶ charge without
 //!   room, and ask for the job's verdict
+//! - **Signals** the program's signals wait until a fault is answered. What takes long therefore ends early if one waits, after
+//!   some progress; the fault happens again if the program goes on
 //! - **Order** the time that this takes is counted, and the ledger says since when no thread got room. A charge stays while it waits for a verdict, because taking it back would look as if there were room again
 //! - **Not here** the implementation of these ways ([`super::evict`], [`super::cold`], [`super::spill`])
 
@@ -26,7 +28,8 @@ const NO_VICTIM_PAGES: u64 = 32;
 pub(super) enum Room {
     /// The bytes are charged.
     Made,
-    /// The bytes are not charged; try again later, or with fewer bytes.
+    /// The bytes are not charged; try again later, or with fewer bytes. The thread returns to the program first, so that a signal
+    /// that waits is delivered.
     Short,
 }
 
@@ -64,6 +67,9 @@ impl Pager {
             if self.job.try_charge(bytes, self.job.reserved_bytes()) {
                 return Room::Made;
             }
+            if evicted.interrupted {
+                return Room::Short;
+            }
             if evicted.steps == 0 {
                 self.no_victim_at.store(self.time(), Ordering::Relaxed);
                 break;
@@ -78,7 +84,9 @@ impl Pager {
         }
         self.job.note_shortage();
         let room = self.make_room_at_any_cost(seat, bytes, no_victims, paused);
-        self.job.note_room();
+        if room == Room::Made {
+            self.job.note_room();
+        }
         room
     }
 
@@ -101,16 +109,20 @@ impl Pager {
                 if self.job.try_charge(bytes, 0) {
                     return Room::Made;
                 }
+                if seat.is_interrupted() {
+                    return Room::Short;
+                }
             }
         }
-        if self.squeeze(seat, bytes) {
-            return Room::Made;
+        if let Some(room) = self.squeeze(seat, bytes) {
+            return room;
         }
         // Eviction was skipped above, but pages that came in since the last one may still be packed.
-        if no_victims && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
-            || no_victims && self.squeeze(seat, bytes)
-        {
+        if no_victims && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
+        }
+        if no_victims && let Some(room) = self.squeeze(seat, bytes) {
+            return room;
         }
         if !no_victims && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
@@ -138,16 +150,16 @@ impl Pager {
         }
     }
 
-    /// Packs cold pages better until `bytes` can be charged. Returns false if no more pages can be tried.
-    fn squeeze(&self, seat: &mut Seat, bytes: usize) -> bool {
-        loop {
-            let cold = self.pack_cold(seat, 0);
-            if cold.tried > 0 && self.job.try_charge(bytes, 0) {
-                return true;
+    /// Packs cold pages better until `bytes` can be charged, or a signal waits. Returns `None` if no more pages can be tried.
+    fn squeeze(&self, seat: &mut Seat, bytes: usize) -> Option<Room> {
+        while self.pack_cold(seat, 0).tried > 0 {
+            if self.job.try_charge(bytes, 0) {
+                return Some(Room::Made);
             }
-            if cold.tried == 0 {
-                return false;
+            if seat.is_interrupted() {
+                return Some(Room::Short);
             }
         }
+        None
     }
 }

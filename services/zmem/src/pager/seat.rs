@@ -9,6 +9,7 @@
 //!   used
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use memlift_kernels::pages::Packer;
 
@@ -22,6 +23,10 @@ pub(super) const CLUSTER: usize = 64;
 
 /// Number of seats.
 pub(super) const SEATS: usize = 8;
+
+/// Time after which the work for a fault ends early if a signal waits. Each attempt to answer the fault has that long, so signals
+/// that arrive all the time do not keep it from ever being answered.
+const UNINTERRUPTED: Duration = Duration::from_millis(5);
 
 /// The bytes of a page.
 pub(super) type Page = [u8; PAGE_BYTES];
@@ -38,6 +43,9 @@ pub(super) struct Seat {
     pub packer_charged: usize,
     /// Index of the seat.
     pub index: usize,
+    /// Start of the fault that the seat's thread answers for itself in a signal handler, from which it returns to the program
+    /// if the fault is not answered. `None` for all other work.
+    pub handler_since: Option<Instant>,
 }
 
 /// Layout of a seat's mapping.
@@ -54,7 +62,12 @@ impl Seat {
         // SAFETY: the mapping is as large as a Room, aligned to a page, and belongs to this value alone. The packer is
         // written before anything refers to it, and zero bytes are valid for the rest.
         unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
-        Ok(Seat { room, reached: 0, dense: [false; 2], packer_charged: 0, index })
+        Ok(Seat { room, reached: 0, dense: [false; 2], packer_charged: 0, index, handler_since: None })
+    }
+
+    /// Returns true if the work shall end early, because a signal of the program waits until the thread returns to it.
+    pub fn is_interrupted(&self) -> bool {
+        self.handler_since.is_some_and(|since| since.elapsed() > UNINTERRUPTED) && kernel::signal_waits()
     }
 
     /// Returns the bytes of the packer that are in memory.
@@ -99,12 +112,15 @@ impl Seats {
     pub fn take(&self) -> Guard<'_, Seat> {
         let first = self.next.load(Ordering::Relaxed);
         for turn in 0..SEATS {
-            if let Some(seat) = self.seats[(first + turn) % SEATS].try_lock() {
+            if let Some(mut seat) = self.seats[(first + turn) % SEATS].try_lock() {
+                seat.handler_since = None;
                 return seat;
             }
         }
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        self.seats[index % SEATS].lock()
+        let mut seat = self.seats[index % SEATS].lock();
+        seat.handler_since = None;
+        seat
     }
 
     /// Waits for all seats and keeps them taken until [`Seats::open`].
