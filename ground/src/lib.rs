@@ -17,6 +17,7 @@ pub mod region;
 pub mod robust;
 pub mod input_file;
 pub mod own_file;
+pub mod rights;
 pub mod socket_file;
 pub mod observe;
 pub mod complete;

@@ -37,6 +37,8 @@ pub enum Occupant {
     OtherUser(u32),
     /// Another kind of file, named with an article.
     File(&'static str),
+    /// The address of a server that shares it with nobody.
+    Unshared,
 }
 
 impl fmt::Display for Occupant {
@@ -45,6 +47,7 @@ impl fmt::Display for Occupant {
             Occupant::Bound => f.write_str("a socket that a running program has bound"),
             Occupant::OtherUser(uid) => write!(f, "a socket of user {uid}"),
             Occupant::File(kind) => f.write_str(kind),
+            Occupant::Unshared => f.write_str("the address of a server that shares it with nobody"),
         }
     }
 }
@@ -128,6 +131,29 @@ impl SocketFile {
         // Absolute, so that the name stays valid after a chdir.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(SocketFile { path, device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Takes over the duty to remove the socket file that lies at the path, from another process that has the same socket.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketFileError::Taken`] if another kind of file lies there; [`SocketFileError::System`] if there is none.
+    pub fn at(path: &Path) -> Result<SocketFile, SocketFileError> {
+        let (_, stat) = open_path(path).map_err(|errno| SocketFileError::System {
+            path: path.to_owned(),
+            doing: "looking at the socket",
+            source: errno.into(),
+        })?;
+        if !is_socket(&stat) {
+            return Err(SocketFileError::Taken { path: path.to_owned(), by: Occupant::File(kind(&stat)) });
+        }
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(SocketFile { path, device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Returns the device and the inode of the file.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     /// Returns the path of the file.

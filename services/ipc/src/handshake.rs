@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that cross the socket: a greeting each way, later new segments. Everything else goes through the rings.
+//! Packets that cross the socket: a greeting each way, later new segments; between servers of one address, a request to join.
+//! Everything else goes through the rings.
 //!
 //! - **Flow** client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
 //! - **Versions** the greeting has the oldest and the newest version that the client speaks; the welcome has the highest that both
@@ -10,13 +11,9 @@
 use crate::error::Error;
 use crate::layout::{MAGIC, NEWEST, OLDEST};
 use bytemuck::{Pod, Zeroable};
+use memlift_ground::rights;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{RecvFlags, SendFlags};
 
 /// Descriptors that come with a [`Hello`]: control, server's event, client's event, request and response segment.
 pub const HELLO_DESCRIPTORS: usize = 5;
@@ -67,7 +64,32 @@ pub struct AddSegment {
     pub bytes: u64,
 }
 
+/// A server's request to become one more at its address (`server/join.rs`), in the place of a greeting.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Join {
+    pub magic: u64,
+    /// [`GROUP_VERSION`].
+    pub version: u32,
+    pub reserved: u32,
+}
+
+/// Its grant, which comes with the listening socket and the table of members. A refusal is a [`Welcome`] that says so.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Joined {
+    pub magic: u64,
+    /// [`GROUP_VERSION`].
+    pub version: u32,
+    pub reserved: u32,
+}
+
+/// Version of the table of servers that share an address.
+pub const GROUP_VERSION: u32 = 1;
+
 const _: () = {
+    assert!(HELLO_DESCRIPTORS <= rights::DESCRIPTORS_MAX);
+    assert!(size_of::<Join>() == 16 && size_of::<Joined>() == 16);
     assert!(size_of::<Hello>() == 40);
     assert!(size_of::<Welcome>() == 192);
     assert!(size_of::<AddSegment>() == 24);
@@ -160,7 +182,7 @@ pub fn send<T: Pod>(
     packet: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), rustix::io::Errno> {
-    send_with(socket, packet, descriptors, SendFlags::NOSIGNAL)
+    send_with(socket, packet, descriptors, SendFlags::empty())
 }
 
 /// As [`send`], without waiting: `AGAIN` if the other side has not read what was sent before.
@@ -169,7 +191,7 @@ pub fn send_now<T: Pod>(
     packet: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), rustix::io::Errno> {
-    send_with(socket, packet, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    send_with(socket, packet, descriptors, SendFlags::DONTWAIT)
 }
 
 fn send_with<T: Pod>(
@@ -178,13 +200,8 @@ fn send_with<T: Pod>(
     descriptors: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), rustix::io::Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "at most 5 descriptors");
-    }
-    let bytes = [IoSlice::new(bytemuck::bytes_of(packet))];
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, flags)).map(drop)
+    let bytes = bytemuck::bytes_of(packet);
+    rustix::io::retry_on_intr(|| rights::send(&socket, bytes, descriptors, flags)).map(drop)
 }
 
 /// Result of one read from a socket.
@@ -197,37 +214,24 @@ pub enum Received<const N: usize> {
     HangUp,
 }
 
-/// Receives one packet of at most `N` bytes. With more descriptors than expected, or fewer than were sent, it has none.
+/// Receives one packet of at most `N` bytes. With fewer descriptors than were sent, it has none.
 pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Received<N>, Error> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut packet = [0; N];
-    let got = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)
-    });
-    let got = match got {
+    let got = match rustix::io::retry_on_intr(|| rights::receive(&socket, &mut packet, flags)) {
         Ok(got) => got,
         Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
         Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::HangUp),
         Err(errno) => return Err(Error::system("receiving from the session's socket")(errno)),
     };
-    let descriptors: Vec<OwnedFd> = control
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    if got.bytes == 0 && descriptors.is_empty() {
+    if got.bytes == 0 && got.descriptors.is_empty() {
         return Ok(Received::HangUp);
     }
-    if got.flags.contains(ReturnFlags::TRUNC) {
+    if got.is_cut {
         return Err(Error::peer_fault("a packet that is too long"));
     }
     // With some of them missing, they are not those that were meant.
-    let whole = !got.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Received::Packet(packet, got.bytes, if whole { descriptors } else { Vec::new() }))
+    let descriptors = if got.misses_descriptors { Vec::new() } else { got.descriptors };
+    Ok(Received::Packet(packet, got.bytes, descriptors))
 }
 
 /// The descriptors that a packet has to come with.

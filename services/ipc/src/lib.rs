@@ -41,6 +41,7 @@ pub mod layout;
 pub mod message;
 pub mod options;
 pub mod packed;
+mod byte_lock;
 mod clock;
 mod payload;
 pub mod queue;

@@ -2,7 +2,8 @@
 //! Waiting for a server that is not there yet, or not any more.
 //!
 //! - **Flow** try to open the session ─▶ nobody listens: sleep 1 ms, 2 ms, … 20 ms ─▶ try again, until the wait is over
-//! - **Order** every try ends by the end of the wait, also one with a server that is stopped
+//! - **Order** a server that dies under the opening has begun no call, so the session is opened with another one that shares its address.
+//!   Every try ends by the end of the wait, also one with a server that is stopped
 //! - **Not here** which calls may be made again with the new session: the caller decides that
 //!
 //! The wait polls because a name in the abstract namespace is in no folder that inotify could watch, and because a socket file is there
@@ -20,6 +21,27 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Shortest time that a try gets. The kernel takes 0 for no limit.
 const TRY: Duration = Duration::from_millis(1);
+
+/// Servers that may die under an opening in a row. Of those that share an address, the next one takes the next connection.
+const DEATHS_MAX: u32 = 8;
+
+/// Opens a session with a server that is there, within the time limit of the options.
+pub(super) fn open_now(address: &Address, options: &ClientOptions) -> Result<Client, Error> {
+    let begun = Instant::now();
+    let mut opened = Client::open(address.clone(), options.clone(), options.timeout);
+    for _ in 1..DEATHS_MAX {
+        let left = options.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        if !matches!(opened, Err(Error::PeerDied { .. })) || left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        opened = match Client::open(address.clone(), options.clone(), left) {
+            // It was the only one.
+            Err(Error::ServerUnavailable { .. }) => return opened,
+            again => again,
+        };
+    }
+    opened
+}
 
 /// Opens a session within `wait`.
 pub(super) fn open_within(

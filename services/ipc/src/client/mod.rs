@@ -220,10 +220,7 @@ impl Client {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
         match options.server_wait {
             Some(wait) => arrive::open_within(&address, &options, wait),
-            None => {
-                let timeout = options.timeout;
-                Client::open(address, options, timeout)
-            }
+            None => arrive::open_now(&address, &options),
         }
     }
 

@@ -2,25 +2,19 @@
 //! Membership in a queue, and whether a member still lives, as the kernel knows it: no timers, no process numbers.
 //!
 //! - **Flow** open the memfd anew ─▶ lock one byte of it, number by number, until one is free ─▶ a fresh tag into the member's word
-//! - **Order** a number belongs to whoever holds the kernel's lock on its byte. The kernel drops the lock with the last descriptor
-//!   of that opening: when the process ends, however it ends
-//! - **Owner** the descriptor is closed in a fork's child (`fork`), which becomes a member of its own at its first use
+//! - **Order** a number belongs to whoever holds the kernel's lock on its byte (`byte_lock`)
+//! - **Owner** a fork's child becomes a member of its own at its first use
 //! - **Layout** an identity is the number in the low 12 bits and the tag in the next 19; never 0. Tags keep a dead member and its
 //!   number's next holder apart
 
 use super::layout::{Header, Ledger, MEMBERS, TAGS_AT, debt};
+use crate::byte_lock::ByteLocks;
 use crate::error::Error;
-use crate::fork::SessionSocket;
 use memlift_ground::region::{Region, RegionOffset};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const NUMBER_BITS: u32 = 12;
 const TAG_MAX: u32 = (1 << 19) - 1;
-/// Where the bytes to lock lie: behind everything, so that no one confuses them with data. Locks may lie beyond the end.
-const BYTES_AT: i64 = 1 << 56;
-
 const _: () = assert!(MEMBERS == 1 << NUMBER_BITS);
 
 /// This process as a member.
@@ -28,17 +22,7 @@ const _: () = assert!(MEMBERS == 1 << NUMBER_BITS);
 pub struct Member {
     /// Number and tag, see the module; never 0.
     pub identity: u32,
-    lock: SessionSocket,
-}
-
-fn lock_of(number: u32, kind: i32) -> libc::flock {
-    // SAFETY: plain numbers, for which zero is valid.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as _;
-    lock.l_whence = libc::SEEK_SET as _;
-    lock.l_start = BYTES_AT + i64::from(number);
-    lock.l_len = 1;
-    lock
+    locks: ByteLocks,
 }
 
 fn tag(region: &Region, number: u32) -> Result<&AtomicU32, Error> {
@@ -55,36 +39,23 @@ impl Member {
     pub fn join(region: &Region, head: &Header, ledger: Ledger) -> Result<Member, Error> {
         let doing = "joining a queue";
         let base = region.as_fd().ok_or(Error::Closed { what: "queue" })?;
-        let own: OwnedFd = rustix::fs::open(
-            format!("/proc/self/fd/{}", base.as_raw_fd()),
-            OFlags::RDWR | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(Error::system(doing))?;
-        let lock = SessionSocket::new(own);
+        let locks = ByteLocks::open(base).map_err(Error::system(doing))?;
         for number in 0..MEMBERS {
-            let wanted = lock_of(number, libc::F_WRLCK);
-            // SAFETY: the descriptor is open and the struct lives as long as the call.
-            if unsafe { libc::fcntl(lock.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } == 0 {
-                let debt = debt(region, number)?;
-                if ledger == Ledger::Calls && debt.load(Ordering::Relaxed) != 0 {
-                    // A dead member's call, which nobody has asked for yet.
-                    let free = lock_of(number, libc::F_UNLCK);
-                    // SAFETY: the descriptor is open and the struct lives as long as the call.
-                    unsafe { libc::fcntl(lock.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const free) };
-                    continue;
-                }
-                debt.store(0, Ordering::Relaxed);
-                let drawn = head.next_tag.fetch_add(1, Ordering::Relaxed) % TAG_MAX + 1;
-                let identity = drawn << NUMBER_BITS | number;
-                tag(region, number)?.store(identity, Ordering::SeqCst);
-                head.members.fetch_max(number + 1, Ordering::Relaxed);
-                return Ok(Member { identity, lock });
+            if !locks.try_lock(number).map_err(|source| Error::System { doing, source })? {
+                continue;
             }
-            let source = std::io::Error::last_os_error();
-            if !matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::EACCES | libc::EINTR)) {
-                return Err(Error::System { doing, source });
+            let debt = debt(region, number)?;
+            if ledger == Ledger::Calls && debt.load(Ordering::Relaxed) != 0 {
+                // A dead member's call, which nobody has asked for yet.
+                locks.unlock(number);
+                continue;
             }
+            debt.store(0, Ordering::Relaxed);
+            let drawn = head.next_tag.fetch_add(1, Ordering::Relaxed) % TAG_MAX + 1;
+            let identity = drawn << NUMBER_BITS | number;
+            tag(region, number)?.store(identity, Ordering::SeqCst);
+            head.members.fetch_max(number + 1, Ordering::Relaxed);
+            return Ok(Member { identity, locks });
         }
         let source = std::io::Error::other("4096 processes use the queue already");
         Err(Error::System { doing, source })
@@ -99,12 +70,12 @@ impl Member {
         if Member::had_number_last(region, identity).is_ok_and(|had| !had) {
             return false;
         }
-        self.is_locked(number)
+        self.locks.is_locked(number)
     }
 
     /// Returns true if a living member has that number.
     pub fn is_number_alive(&self, number: u32) -> bool {
-        number == Member::number_of(self.identity) || self.is_locked(number)
+        number == Member::number_of(self.identity) || self.locks.is_locked(number)
     }
 
     /// The number in an identity.
@@ -115,14 +86,5 @@ impl Member {
     /// Returns true if nobody had the number of `identity` after it.
     pub fn had_number_last(region: &Region, identity: u32) -> Result<bool, Error> {
         Ok(tag(region, Member::number_of(identity))?.load(Ordering::SeqCst) == identity)
-    }
-
-    /// Asks the kernel; true if it cannot tell. A lock of one's own opening is not seen.
-    fn is_locked(&self, number: u32) -> bool {
-        let mut asked = lock_of(number, libc::F_WRLCK);
-        // SAFETY: the descriptor is open and the struct lives as long as the call.
-        let ok =
-            unsafe { libc::fcntl(self.lock.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut asked) } == 0;
-        !ok || asked.l_type != libc::F_UNLCK as libc::c_short
     }
 }

@@ -17,7 +17,6 @@ mod item;
 mod layout;
 mod ledger;
 mod lock;
-#[expect(unsafe_code, reason = "locks on bytes of a file, by fcntl")]
 mod member;
 mod table;
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! - **Order** a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
 //! - **Owner** consumers of the request rings live here and nowhere else
 
+use super::group::Turns;
 use super::listen::Listener;
 use super::reply::{Request, RequestLease, Responder};
 use super::session::{Session, Views};
@@ -14,8 +15,8 @@ use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
-use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
-use crate::layout::OUTSTANDING_MAX;
+use crate::handshake::{self, AddSegment, GROUP_VERSION, Hello, Join, Joined, Received, Welcome};
+use crate::layout::{MAGIC, OUTSTANDING_MAX};
 use crate::message::{CALL_FLAGS, FailureCode, Kind, Message};
 use crate::number_map::NumberMap;
 use crate::payload::Payload;
@@ -30,7 +31,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
@@ -44,6 +45,11 @@ const ROUNDS: u32 = 32;
 const PATIENCE: u32 = 16;
 /// Expected time from a client's ring to its message, nanoseconds.
 const SOON_NS: u64 = 50_000;
+/// Time between two looks at a connection that another server of the address is to accept.
+const LOOK: Duration = Duration::from_millis(1);
+/// Connections that may be heard, before they greet, by a server that has as many sessions as it may: a server that wants to join is not turned
+/// away with the clients.
+const CALLERS_MAX: usize = 64;
 
 struct Entry {
     session: Arc<Session>,
@@ -71,6 +77,9 @@ pub(super) struct Dispatcher {
     expecting: bool,
     /// A long operation that the leader is to run after it has handed the lead on.
     long: Option<Task>,
+    turns: Turns,
+    /// Time of the next look at a connection that another server of the address is to accept; until then the listener is not watched.
+    look_again: Option<Instant>,
 }
 
 /// Sleeps in epoll, while the park words of all busy sessions say so.
@@ -128,12 +137,15 @@ impl Dispatcher {
             waiter: Waiter::new(shared.options.wait),
             expecting: false,
             long: None,
+            turns: Turns::default(),
+            look_again: None,
             shared,
         };
         if let Some(listener) = &dispatcher.listener {
             dispatcher.watch(listener, LISTENER)?;
         }
         dispatcher.watch(&dispatcher.shared.stop_event, STOP)?;
+        dispatcher.publish_standing();
         Ok(dispatcher)
     }
 
@@ -166,6 +178,9 @@ impl Dispatcher {
             for event in &events {
                 self.handle(event.data.u64());
             }
+            if self.look_again.is_some_and(|at| Instant::now() >= at) {
+                self.accept_connections();
+            }
         }
         Ok(None)
     }
@@ -195,7 +210,7 @@ impl Dispatcher {
                     || shared.is_stopped()
             },
             soon,
-            None,
+            self.look_again,
         );
         match waited {
             Waited::Ready | Waited::TimedOut => Ok(parker.events.into_inner()),
@@ -312,6 +327,7 @@ impl Dispatcher {
             LISTENER => self.accept_connections(),
             STOP => {
                 let _ = rustix::io::read(&self.shared.stop_event, &mut [0u8; 8]);
+                self.publish_standing();
                 if self.shared.draining.load(Ordering::Acquire)
                     && let Some(listener) = self.listener.take()
                 {
@@ -333,6 +349,9 @@ impl Dispatcher {
     }
 
     fn accept_connections(&mut self) {
+        if !self.has_turn() {
+            return;
+        }
         // A descriptor shortage must not make this loop spin: the listener stays readable and is looked at again.
         while let Some(listener) = &self.listener
             && let Ok(Some(socket)) = listener.accept()
@@ -340,8 +359,11 @@ impl Dispatcher {
             reach(Step::Accepted);
             let Ok(peer) = Peer::of(&socket) else { continue };
             let socket = SessionSocket::new(socket);
-            if let Some(reason) = peer.refusal(&self.shared.options, self.sessions.len() + self.callers.len())
-            {
+            let sessions = match listener.group() {
+                Some(_) if self.callers.len() < CALLERS_MAX => 0,
+                _ => self.sessions.len() + self.callers.len(),
+            };
+            if let Some(reason) = peer.refusal(&self.shared.options, sessions) {
                 self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let _ = handshake::send(&socket, &Welcome::refused(&reason), &[]);
                 continue;
@@ -351,7 +373,63 @@ impl Dispatcher {
             if self.watch(&socket, key).is_ok() {
                 self.callers.insert(key, Caller { socket, peer });
             }
+            if let Some(group) = self.listener.as_ref().and_then(Listener::group) {
+                group.accepted();
+            }
+            if !self.has_turn() {
+                return;
+            }
         }
+    }
+
+    /// Returns true if this server accepts the connections that wait. False: another server of the address is to, and the listener is
+    /// looked at again soon.
+    fn has_turn(&mut self) -> bool {
+        self.publish_standing();
+        let Some(listener) = &self.listener else {
+            self.look_again = None;
+            return false;
+        };
+        let Some(group) = listener.group() else { return true };
+        let now = Instant::now();
+        let waits = listener.has_caller();
+        let is_ours = waits && self.turns.is_ours(group, now);
+        let look_again = (waits && !is_ours).then(|| now + LOOK);
+        if !waits {
+            self.turns.rest();
+        }
+        if look_again.is_some() != self.look_again.is_some() {
+            let flags = if look_again.is_some() { EventFlags::empty() } else { EventFlags::IN };
+            let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags);
+        }
+        self.look_again = look_again;
+        is_ours
+    }
+
+    /// Tells the other servers of the address how this one stands.
+    fn publish_standing(&self) {
+        if let Some(group) = self.listener.as_ref().and_then(Listener::group) {
+            group.publish(self.shared.standing(self.sessions.len() + self.callers.len()));
+        }
+    }
+
+    /// Gives a server that wants to join the listening socket and the table, if it is one of our user and the address is shared.
+    fn admit(&self, caller: &Caller, join: &Join) {
+        // While this server drains the successor tries again, and finds another member, or nobody.
+        let Some(listener) = &self.listener else { return };
+        let reason = match (listener.group(), join.version) {
+            _ if caller.peer.uid != rustix::process::getuid().as_raw() => "it is of another user",
+            (None, _) => "the server shares its address with nobody",
+            (Some(group), GROUP_VERSION) => {
+                let Some(table) = group.table() else { return };
+                let joined = Joined { magic: MAGIC, version: GROUP_VERSION, reserved: 0 };
+                let _ = handshake::send_now(&caller.socket, &joined, &[listener.as_fd(), table]);
+                return;
+            }
+            _ => "the servers there are of another release: use one release for all",
+        };
+        self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+        let _ = handshake::send_now(&caller.socket, &Welcome::refused(reason), &[]);
     }
 
     /// Reads the first packet of a connection, which is its greeting.
@@ -372,8 +450,21 @@ impl Dispatcher {
             self.callers.remove(&key);
             return Ok(());
         }
+        if length == size_of::<Join>() {
+            let join: Join = handshake::parse(&packet[..length])?;
+            if let Some(caller) = self.callers.remove(&key) {
+                self.admit(&caller, &join);
+            }
+            self.publish_standing();
+            return Ok(());
+        }
         let hello: Hello = handshake::parse(&packet[..length])?;
         let Some(Caller { socket, peer }) = self.callers.remove(&key) else { return Ok(()) };
+        if let Some(reason) = peer.refusal(&self.shared.options, self.sessions.len()) {
+            self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+            let _ = handshake::send(&socket, &Welcome::refused(&reason), &[]);
+            return Ok(());
+        }
         let socket = Arc::new(socket);
         let address = self.shared.address.to_string();
         let limit = self.shared.options.pool_bytes_max;
@@ -450,6 +541,7 @@ impl Dispatcher {
             entry.session.close();
             self.shared.ends.note(entry.session.number);
         }
+        self.publish_standing();
     }
 }
 

@@ -5,6 +5,7 @@
 //!   or wait are answered ─▶ `drained` ─▶ `stop`
 //! - **Order** operations that end what was begun ([`Behaviour::outlasts_drain`]) stay until the stop
 
+use super::group::Load;
 use super::session::Session;
 use super::{Behaviour, Pace, Server, Shared};
 use crate::error::Error;
@@ -24,6 +25,8 @@ impl Server {
     /// Sets if the server says that it is ready for calls ([`Client::ping`](crate::Client::ping)). It takes calls in any case.
     pub fn set_ready(&self, ready: bool) {
         self.shared.ready.store(ready, Ordering::Release);
+        // The dispatcher tells the other servers of the address.
+        memlift_ground::complete::ring(&self.shared.stop_event);
     }
 
     /// Begins the server's end: gives its address up, for a successor, and refuses new calls
@@ -93,6 +96,16 @@ impl Shared {
         let sessions: Vec<_> =
             self.watchers.with(|watchers| watchers.iter().filter_map(Weak::upgrade).collect());
         sessions.into_iter().filter(|session| !session.is_dead()).collect()
+    }
+
+    /// Load of this server, with so many sessions, for the others that share its address.
+    pub(super) fn standing(&self, sessions: usize) -> Load {
+        Load {
+            ready: self.ready.load(Ordering::Acquire),
+            full: sessions >= self.options.sessions_max,
+            sessions,
+            calls: self.counters.busy.load(Ordering::Relaxed) + self.queue.with(|queue| queue.tasks.len()),
+        }
     }
 
     fn health(&self) -> Health {

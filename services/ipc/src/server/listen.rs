@@ -2,18 +2,21 @@
 //! The listening socket, and who may connect to it.
 //!
 //! - **Owner** a socket file is removed by the process that made it, while it is still the one that it made; one that a dead server left
-//!   is taken over (`memlift_ground::socket_file`). One descriptor is kept for turning connections away when there are no others
+//!   is taken over (`memlift_ground::socket_file`). Of servers that share it, the last one removes it (`group`). One descriptor is kept for turning connections away when there are no others
 
 use super::ServerOptions;
+use super::group::Group;
 use crate::address::Address;
 use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Welcome};
 use memlift_ground::socket_file::{Occupant, SocketFile, SocketFileError};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -23,6 +26,8 @@ pub(crate) struct Listener {
     file: Option<SocketFile>,
     /// Given up to take one connection, and refuse it, when there are no other descriptors left.
     spare: RefCell<Option<OwnedFd>>,
+    /// The servers that share it; None: it is this server's alone.
+    group: Option<Arc<Group>>,
 }
 
 impl Listener {
@@ -54,7 +59,33 @@ impl Listener {
                 None
             }
         };
-        Ok(Listener { socket: SessionSocket::new(socket), file, spare: RefCell::new(spare()) })
+        Ok(Listener { socket: SessionSocket::new(socket), file, spare: RefCell::new(spare()), group: None })
+    }
+
+    /// Shares it, with a group that `found` makes for its file.
+    pub(super) fn with_group(
+        mut self,
+        found: impl FnOnce(Option<&SocketFile>) -> Result<Group, Error>,
+    ) -> Result<Listener, Error> {
+        self.group = Some(Arc::new(found(self.file.as_ref())?));
+        Ok(self)
+    }
+
+    /// A listener that other servers made, and that this one shares now.
+    pub(super) fn joined(socket: SessionSocket, file: Option<SocketFile>, group: Arc<Group>) -> Listener {
+        Listener { socket, file, spare: RefCell::new(spare()), group: Some(group) }
+    }
+
+    /// The servers that share it.
+    pub(super) fn group(&self) -> Option<&Arc<Group>> {
+        self.group.as_ref()
+    }
+
+    /// Returns true if a connection waits.
+    pub(super) fn has_caller(&self) -> bool {
+        let mut asked = [PollFd::new(&self.socket, PollFlags::IN)];
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(rustix::event::poll(&mut asked, Some(&at_once)), Ok(0))
     }
 
     /// The next connection, if there is one.
@@ -93,7 +124,12 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take().filter(|_| self.socket.is_ours()) {
+        // A fork's child leaves file and group to its parent.
+        if !self.socket.is_ours() {
+            return;
+        }
+        let is_last = self.group.take().is_none_or(|group| group.is_ours() && group.leave());
+        if let Some(file) = self.file.take().filter(|_| is_last) {
             file.remove();
         }
     }

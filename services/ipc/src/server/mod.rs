@@ -14,6 +14,8 @@
 mod dispatch;
 mod drain;
 mod ends;
+mod group;
+mod join;
 mod listen;
 mod reply;
 mod run;
@@ -28,6 +30,7 @@ use crate::number_map::NumberMap;
 use crate::rank::{Lock, Rank};
 use dispatch::Dispatcher;
 use ends::Ends;
+use group::Group;
 pub(crate) use listen::{Listener, is_allowed};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
@@ -92,6 +95,9 @@ pub struct ServerOptions {
     pub allowed_gids: Vec<u32>,
     /// True if it says from the beginning that it is ready for calls; else [`Server::set_ready`] says so.
     pub ready: bool,
+    /// True if other servers may live at the address, which say so, too: each client's session is one of theirs. The server takes its place
+    /// there when it starts, not when it is bound.
+    pub shared: bool,
     /// Memory in which handlers read requests.
     pub trust: Trust,
     /// How the leader waits for requests.
@@ -113,6 +119,7 @@ impl Default for ServerOptions {
             allowed_uids: Some(Vec::new()),
             allowed_gids: Vec::new(),
             ready: true,
+            shared: false,
             trust: Trust::View,
             wait: WaitPolicy::AUTO,
             socket_dir: None,
@@ -156,6 +163,8 @@ pub struct ServerStats {
     pub queued: usize,
     /// Handlers at work.
     pub busy_handlers: usize,
+    /// Servers that live at its address, this one included; 0 before the start of one that shares it, and after its end.
+    pub members: usize,
 }
 
 /// A server. Clones are handles to the same one; it stops with the last of them.
@@ -170,6 +179,8 @@ pub(crate) struct Shared {
     address: Address,
     options: ServerOptions,
     listener: Mutex<Option<Listener>>,
+    /// The servers that share the address, while this one is one of them.
+    group: Mutex<Weak<Group>>,
     operations: RwLock<NumberMap<u64, Arc<Operation>>>,
     dispatcher: Mutex<Option<Dispatcher>>,
     queue: Lock<Queue>,
@@ -238,21 +249,26 @@ impl Drop for Stopper {
 
 impl Server {
     /// Binds the address and starts to listen. Requests are taken once [`start`](Server::start) or
-    /// [`serve`](Server::serve) runs.
+    /// [`serve`](Server::serve) runs. A server that shares its address ([`ServerOptions::shared`]) does both at its start.
     ///
     /// # Errors
     ///
     /// [`Error::AddressInUse`], [`Error::BadAddress`], [`Error::System`].
     pub fn bind(address: &str, options: ServerOptions) -> Result<Server, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
-        let listener = Listener::bind(&address, options.lets_others_in())?;
+        address.socket()?;
+        let listener = match options.shared {
+            false => Some(Listener::bind(&address, options.lets_others_in())?),
+            true => None,
+        };
         let stop_event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         let ready = options.ready;
         let shared = Arc::new(Shared {
             address,
             options,
-            listener: Mutex::new(Some(listener)),
+            listener: Mutex::new(listener),
+            group: Mutex::default(),
             operations: RwLock::default(),
             dispatcher: Mutex::new(None),
             queue: Lock::new(Rank::Queue, Queue::default()),
@@ -356,7 +372,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if a thread cannot be started or the kernel refuses epoll, [`Error::Closed`] after a stop.
+    /// As [`open`](Server::open), and [`Error::System`] if a thread cannot be started.
     pub fn start(&self) -> Result<(), Error> {
         self.shared.open()?;
         let mut threads = crate::client::lock(&self.shared.threads);
@@ -372,11 +388,22 @@ impl Server {
         Ok(())
     }
 
+    /// Makes ready to serve, as the first call of [`start`](Server::start) or [`serve`](Server::serve) does. A server that shares its address
+    /// takes its place there, which takes some milliseconds while others are there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the kernel refuses epoll, [`Error::Closed`] after a stop. Of a server that shares its address also
+    /// [`Error::AddressInUse`]: whoever is there shares it with nobody, or did not answer for ten seconds.
+    pub fn open(&self) -> Result<(), Error> {
+        self.shared.open()
+    }
+
     /// Serves on this thread until the server is stopped. Run it on [`threads`](Server::threads) threads at once.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the kernel refuses epoll; [`Error::Closed`] if the server was stopped before.
+    /// As [`open`](Server::open).
     pub fn serve(&self) -> Result<(), Error> {
         self.shared.open()?;
         self.shared.serve()
@@ -401,6 +428,8 @@ impl Server {
     /// Returns the server's counters.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.shared.counters;
+        let group = crate::client::lock(&self.shared.group).upgrade();
+        let alone = usize::from(!self.shared.options.shared);
         ServerStats {
             sessions: counters.sessions.load(Ordering::Relaxed),
             requests: counters.requests.load(Ordering::Relaxed),
@@ -408,6 +437,7 @@ impl Server {
             refused: counters.refused.load(Ordering::Relaxed),
             queued: self.shared.queue.with(|queue| queue.tasks.len()),
             busy_handlers: counters.busy.load(Ordering::Relaxed),
+            members: group.map_or(alone, |group| group.living()),
         }
     }
 }
@@ -439,8 +469,22 @@ impl Shared {
         if let Ok(mut seat) = self.dispatcher.try_lock()
             && seat.is_none()
         {
+            if self.options.shared {
+                self.join()?;
+            }
             *seat = Some(Dispatcher::new(Arc::clone(self))?);
         }
+        Ok(())
+    }
+
+    /// Takes this server's place at the address that it shares.
+    fn join(&self) -> Result<(), Error> {
+        if self.is_stopped() || self.draining.load(Ordering::Acquire) {
+            return Err(Error::Closed { what: "server" });
+        }
+        let listener = join::join(&self.address, self.options.lets_others_in())?;
+        *crate::client::lock(&self.group) = listener.group().map(Arc::downgrade).unwrap_or_default();
+        *crate::client::lock(&self.listener) = Some(listener);
         Ok(())
     }
 

@@ -104,16 +104,9 @@ fn a_server_gets_segments_that_keep_their_size_and_requests_that_only_the_client
     let address = path.to_str().unwrap().to_owned();
     let client = std::thread::spawn(move || Client::connect(&address, small()).err());
     let socket = rustix::net::accept(&listener).unwrap();
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
-    let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
-    let mut packet = [0; 256];
-    let flags = rustix::net::RecvFlags::CMSG_CLOEXEC;
-    rustix::net::recvmsg(&socket, &mut [std::io::IoSliceMut::new(&mut packet)], &mut control, flags).unwrap();
-    let rights = control.drain().find_map(|message| match message {
-        rustix::net::RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let descriptors: Vec<OwnedFd> = rights.unwrap().collect();
+    let received =
+        memlift_ground::rights::receive(&socket, &mut [0; 256], rustix::net::RecvFlags::empty()).unwrap();
+    let descriptors: Vec<OwnedFd> = received.descriptors;
     let [control, _, _, request, response] = &descriptors[..] else { panic!("{descriptors:?}") };
     let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     assert_eq!(rustix::fs::fcntl_get_seals(request).unwrap(), size | SealFlags::FUTURE_WRITE);
@@ -125,7 +118,8 @@ fn a_server_gets_segments_that_keep_their_size_and_requests_that_only_the_client
         assert!(rustix::fs::fcntl_get_seals(shared).unwrap().contains(size));
         assert!(rustix::fs::ftruncate(shared, 0).is_err());
     }
-    drop(socket);
+    // The listener first: there is no other server that the client could try.
+    drop((listener, socket));
     assert!(matches!(client.join().unwrap(), Some(Error::PeerDied { .. })));
 }
 
@@ -180,7 +174,7 @@ fn another_user_is_let_in_by_name_or_by_group_only() {
     let address = path.to_str().unwrap();
     let said = |options: ServerOptions| {
         let server = serve(address, options);
-        let said = Peer::spawn_as_nobody(address).line();
+        let said = Peer::spawn_as_nobody("client", address).line();
         (said.unwrap(), server.stats().refused)
     };
     let nobody_else = ServerOptions::default();
@@ -190,7 +184,7 @@ fn another_user_is_let_in_by_name_or_by_group_only() {
     // A folder that others may write to, or a file whose rights were changed: the kernel still says who it is.
     let server = serve(address, nobody_else.clone());
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let refused = Peer::spawn_as_nobody(address).line().unwrap();
+    let refused = Peer::spawn_as_nobody("client", address).line().unwrap();
     assert!(refused.contains("user 65534") && refused.contains("allowed_uids"), "{refused}");
     assert_eq!(server.stats().refused, 1);
     drop(server);

@@ -12,6 +12,7 @@ mod kills;
 mod lies;
 #[expect(unsafe_code, reason = "a child becomes another user")]
 mod peer;
+mod shared;
 mod storms;
 mod waits;
 

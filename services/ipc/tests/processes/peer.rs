@@ -45,9 +45,9 @@ impl Peer {
         Peer::spawn_by(&[], role, address, end)
     }
 
-    /// A client that runs as [`NOBODY`].
-    pub fn spawn_as_nobody(address: &str) -> Peer {
-        Peer::start(Peer::command(&[], "client", address, None).env(USER, NOBODY.to_string()))
+    /// One that runs as [`NOBODY`].
+    pub fn spawn_as_nobody(role: &str, address: &str) -> Peer {
+        Peer::start(Peer::command(&[], role, address, None).env(USER, NOBODY.to_string()))
     }
 
     /// Started by another command, which takes its own after these arguments.
@@ -202,6 +202,12 @@ pub fn play_role() {
             say("ready");
             until_the_parent_ends();
         }
+        "shared server" => {
+            let _server = serve(&address, ServerOptions { shared: true, ..ServerOptions::default() });
+            say("ready");
+            until_the_parent_ends();
+        }
+        "joiner" => say(&crate::shared::join(&address, &crate::shared::JOIN).to_string()),
         "large server" => {
             touch(crate::deaths::gib());
             let _server = serve(&address, ServerOptions::default());

@@ -10,6 +10,7 @@ mod futures;
 mod idle;
 mod limits;
 mod options;
+mod shared;
 
 use memlift_ipc::{
     Client, ClientOptions, ElementType, Error, Outgoing, RemoteFailure, Reply, Server, ServerOptions, Tensor,
