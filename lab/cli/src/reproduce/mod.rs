@@ -175,10 +175,18 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Entry>, Failure> {
     Ok(ALL.iter().filter(|entry| names.is_empty() || names.iter().any(|name| name == entry.name)).collect())
 }
 
+/// Assumed and fitted parameters that answers of a figure hang on, each once.
+fn assumed(entry: &Entry) -> Vec<&'static str> {
+    let mut found: Vec<&str> = entry.rests().iter().map(|rest| rest.parameter).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 fn list(devices: &[Parameters], as_json: bool) -> Result<(), Failure> {
     if as_json {
-        let figures: Vec<Value> =
-            ALL.iter().map(|entry| json!({ "name": entry.name, "title": entry.title })).collect();
+        let one = |entry: &Entry| json!({ "name": entry.name, "title": entry.title, "compares_no_number": entry.without, "hangs_on": assumed(entry) });
+        let figures: Vec<Value> = ALL.iter().map(one).collect();
         let published: Vec<Value> = PUBLISHED
             .iter()
             .map(|Published { paper, place, shows, cover }| {
@@ -199,9 +207,13 @@ fn list(devices: &[Parameters], as_json: bool) -> Result<(), Failure> {
         let parameters: Vec<Value> = devices.iter().flat_map(of).collect();
         return print::json(&json!({ "figures": figures, "published": published, "parameters": parameters }));
     }
-    let figures: Vec<Vec<String>> =
-        ALL.iter().map(|entry| vec![entry.name.to_owned(), entry.title.to_owned()]).collect();
-    print::line(&print::table(&["figure", "what"], &figures))?;
+    let row = |entry: &Entry| {
+        let numbers = entry.without.map_or("yes".to_owned(), |why| format!("none: {why}"));
+        vec![entry.name.to_owned(), entry.title.to_owned(), assumed(entry).join(", "), numbers]
+    };
+    let figures: Vec<Vec<String>> = ALL.iter().map(row).collect();
+    let headings = ["figure", "what", "answers hang on", "compares numbers that nobody fitted"];
+    print::line(&print::table(&headings, &figures))?;
     let published: Vec<Vec<String>> = PUBLISHED
         .iter()
         .map(|Published { paper, place, shows, cover }| {
@@ -235,12 +247,17 @@ fn number(value: f64) -> String {
     }
 }
 
-fn paper(row: &Row) -> String {
-    match row.paper {
-        Some(Paper::Value(value)) => number(value),
-        Some(Paper::Between(low, high)) => format!("{} to {}", number(low), number(high)),
-        None => "–".to_owned(),
+fn published(paper: Paper) -> String {
+    match paper {
+        Paper::Value(value) => number(value),
+        Paper::Between(low, high) if low == high => number(low),
+        Paper::Between(low, high) if high.is_infinite() => format!("at least {}", number(low)),
+        Paper::Between(low, high) => format!("{} to {}", number(low), number(high)),
     }
+}
+
+fn paper(row: &Row) -> String {
+    row.paper.map_or("–".to_owned(), published)
 }
 
 fn deviation(row: &Row) -> String {
@@ -266,7 +283,7 @@ fn text(entry: &Entry, figure: &Figure, spans: &[Span]) -> String {
             .collect();
         parts.push(print::table(&[quantity, ">paper", ">model", ">deviation", "row is"], &rows));
     }
-    parts.push(numbers(figure));
+    parts.push(numbers(entry, figure));
     let verdicts: Vec<String> = figure
         .verdicts
         .iter()
@@ -278,11 +295,12 @@ fn text(entry: &Entry, figure: &Figure, spans: &[Span]) -> String {
                 None => "   ",
             };
             let mut lines = vec![format!("{mark}  {}: {}", verdict.question, verdict.answer)];
-            lines.extend(entry.rests_of(index).map(|rest| {
-                let span =
-                    spans.iter().find(|span| span.verdict == index && span.parameter == rest.parameter);
-                format!("     fitted: {}", span.map_or_else(|| hangs(rest.parameter, rest.device), range))
-            }));
+            let ranges = spans.iter().filter(|span| span.verdict == index).map(range);
+            lines.extend(ranges.map(|range| format!("     fitted: {range}")));
+            let rests: Vec<&str> = entry.rests_of(index).map(|rest| rest.parameter).collect();
+            if let (true, Some(rest)) = (spans.is_empty(), entry.rests_of(index).next()) {
+                lines.push(format!("     fitted: {}", hangs(&rests.join(", "), rest.device)));
+            }
             lines.join("\n")
         })
         .collect();
@@ -309,14 +327,10 @@ fn range(span: &Span) -> String {
 }
 
 /// Numbers of the paper that nobody fitted.
-fn numbers(figure: &Figure) -> String {
+fn numbers(entry: &Entry, figure: &Figure) -> String {
     let off = figure.distances();
     if off.is_empty() {
-        let why = match figure.rows.iter().any(|row| row.paper.is_some()) {
-            true => "those of its rows are inputs of the model or were fitted to",
-            false => "the paper prints none: only statements of its text are asked",
-        };
-        return format!("compares no number that nobody fitted: {why}");
+        return format!("compares no number that nobody fitted: {}", entry.without.unwrap_or("it has none"));
     }
     format!(
         "compares {} number{} that nobody fitted: off by {:.1} % on average, {:.1} % at most",
@@ -334,7 +348,7 @@ fn without(rows: &[LeftOut], as_json: bool) -> Result<(), Failure> {
             .iter()
             .map(|row| {
                 let (shipped, model) = row.deviations();
-                json!({ "figure": row.figure, "row": row.row, "scalars": row.scalars, "paper": row.paper, "shipped": row.shipped,
+                json!({ "figure": row.figure, "row": row.row, "scalars": row.scalars, "paper": value(row.paper), "shipped": row.shipped,
                         "model": row.model, "deviation_shipped": shipped, "deviation": model })
             })
             .collect();
@@ -354,7 +368,7 @@ fn without(rows: &[LeftOut], as_json: bool) -> Result<(), Failure> {
                 let (shipped, model) = row.deviations();
                 vec![
                     row.row.clone(),
-                    number(row.paper),
+                    published(row.paper),
                     number(row.shipped),
                     format!("{:+.1} %", 100.0 * shipped),
                     row.scalars.clone(),
@@ -392,17 +406,21 @@ fn quantities(figure: &Figure) -> Vec<&'static str> {
     seen
 }
 
+/// The paper's number, or the ends of its range; a range without an upper end has null there.
+fn value(paper: Paper) -> Value {
+    match paper {
+        Paper::Value(value) => json!(value),
+        Paper::Between(low, high) => json!([low, Some(high).filter(|high| high.is_finite())]),
+    }
+}
+
 fn document(entry: &Entry, figure: &Figure, spans: &[Span], drawn: &[String]) -> Value {
     let file = |kind: &str| drawn.iter().find(|path| path.ends_with(kind));
     let rows: Vec<Value> = figure
         .rows
         .iter()
         .map(|row| {
-            let paper = match row.paper {
-                Some(Paper::Value(value)) => json!(value),
-                Some(Paper::Between(low, high)) => json!([low, high]),
-                None => Value::Null,
-            };
+            let paper = row.paper.map_or(Value::Null, value);
             let deviation = row.paper.map(|paper| paper.deviation(row.model));
             json!({ "label": row.label, "quantity": row.quantity, "paper": paper, "model": row.model,
                     "deviation": deviation, "role": row.role.name() })

@@ -38,6 +38,7 @@ pub fn draw(figure: &Figure) -> String {
         let rows: Vec<_> = figure.rows.iter().filter(|row| row.quantity == quantity).collect();
         let values = rows.iter().flat_map(|row| match row.paper {
             Some(Paper::Value(value)) => vec![value, row.model],
+            Some(Paper::Between(low, high)) if high.is_infinite() => vec![low, row.model],
             Some(Paper::Between(low, high)) => vec![low, high, row.model],
             None => vec![row.model],
         });
@@ -48,7 +49,9 @@ pub fn draw(figure: &Figure) -> String {
             if low < 0.66 * high || low == high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
         let tick = step(high - low);
         let (low, high) = ((low / tick).floor() * tick, (high / tick).ceil() * tick);
-        let x = |value: f64| LEFT + (value - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
+        // A range without an upper end goes to that of the axis.
+        let x =
+            |value: f64| LEFT + (value.min(high) - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
         label(&mut body, LEFT, top, "start", 13, quantity);
         let bottom = top + 8.0 + LINE * rows.len() as f64;
         let ticks = ((high - low) / tick).round() as usize;
@@ -110,6 +113,7 @@ mod tests {
                 row("one", Some(Paper::Value(1.0)), 2.0),
                 row("two", Some(Paper::Between(1.5, 1.9)), 1.0),
                 row("three", None, 0.5),
+                row("four", Some(Paper::Between(1.0, f64::INFINITY)), 1.7),
             ],
             verdicts: Vec::new(),
             notes: Vec::new(),
@@ -120,8 +124,8 @@ mod tests {
                 && drawn.contains("&quot;nowhere&quot;")
                 && !drawn.contains("<1>")
         );
-        // Three of the legend, three models, one number of the paper.
-        assert_eq!(drawn.matches("<circle").count(), 7);
+        // Three of the legend, four models, one number of the paper.
+        assert_eq!(drawn.matches("<circle").count(), 8);
         assert_eq!(drawn.matches("<text").count(), drawn.matches("</text>").count());
         let places =
             drawn.split("cx=\"").skip(1).map(|rest| rest.split('"').next().unwrap().parse::<f64>().unwrap());
