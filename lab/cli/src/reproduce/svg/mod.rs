@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A figure as SVG: one panel per quantity, a line per row, the paper's number hollow and the model's filled.
+//! A figure as SVG: one panel per quantity, the paper's numbers hollow and the model's filled.
 //!
-//! - **Layout** labels on the left, the axis below each panel, a legend on top; a range of the paper's is a bar
+//! - **Layout** a legend on top, then the panels: curves where the rows' labels differ in one number alone (`curves`), else a line per row, its label
+//!   on the left, a range of the paper's as a bar. Below a quantity that has many numbers of the paper: the model's against them (`scatter`)
 //! - **Order** the same figure gives the same bytes
 //! - **Not here** lines and dots (memlift_bench::drawing)
 
+mod curves;
+mod scatter;
+
 use memlift_bench::drawing::{document, dot, label, line, step};
-use memlift_model::reproduce::{Figure, Paper, Role};
+use memlift_model::reproduce::{Figure, Paper, Role, Row};
 
 use super::{number, quantities};
 
@@ -35,53 +39,69 @@ pub fn draw(figure: &Figure) -> String {
     }
     let mut top = 92.0;
     for quantity in quantities(figure) {
-        let rows: Vec<_> = figure.rows.iter().filter(|row| row.quantity == quantity).collect();
-        let values = rows.iter().flat_map(|row| match row.paper {
-            Some(Paper::Value(value)) => vec![value, row.model],
-            Some(Paper::Between(low, high)) if high.is_infinite() => vec![low, row.model],
-            Some(Paper::Between(low, high)) => vec![low, high, row.model],
-            None => vec![row.model],
-        });
-        let (low, high) = values
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-        // From zero, unless that would squeeze what is compared into the last third.
-        let low =
-            if low < 0.66 * high || low == high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
-        let tick = step(high - low);
-        let (low, high) = ((low / tick).floor() * tick, (high / tick).ceil() * tick);
-        // A range without an upper end goes to that of the axis.
-        let x =
-            |value: f64| LEFT + (value.min(high) - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
+        let rows: Vec<&Row> = figure.rows.iter().filter(|row| row.quantity == quantity).collect();
         label(&mut body, LEFT, top, "start", 13, quantity);
-        let bottom = top + 8.0 + LINE * rows.len() as f64;
-        let ticks = ((high - low) / tick).round() as usize;
-        for index in 0..=ticks {
-            let value = low + index as f64 * tick;
-            line(&mut body, (x(value), top + 8.0), (x(value), bottom), "#dddddd", 1.0);
-            label(&mut body, x(value), bottom + 14.0, "middle", 11, &round(value));
+        top = match curves::of(&rows) {
+            Some(curves) => curves.draw(&mut body, top),
+            None => lines(&mut body, top, &rows),
+        };
+        if let Some(below) = scatter::draw(&mut body, top, &rows) {
+            top = below;
         }
-        for (index, row) in rows.iter().enumerate() {
-            let y = top + 8.0 + LINE * (index as f64 + 0.5);
-            label(&mut body, LEFT - 10.0, y + 4.0, "end", 12, &row.label);
-            match row.paper {
-                Some(Paper::Value(value)) => {
-                    line(&mut body, (x(value), y), (x(row.model), y), "#999999", 1.2);
-                    dot(&mut body, x(value), y, "#ffffff", PAPER);
-                }
-                Some(Paper::Between(low, high)) => line(&mut body, (x(low), y), (x(high), y), RANGE, 9.0),
-                None => {}
-            }
-            dot(
-                &mut body,
-                x(row.model),
-                y,
-                if row.role == Role::Predicted { MODEL } else { "#ffffff" },
-                MODEL,
-            );
-        }
-        top = bottom + 44.0;
     }
     document(WIDTH, top - 16.0, &body)
+}
+
+/// The least and the largest number of these rows, the paper's and the model's.
+fn extent(rows: &[&Row]) -> (f64, f64) {
+    let values = rows.iter().flat_map(|row| match row.paper {
+        Some(Paper::Value(value)) => vec![value, row.model],
+        Some(Paper::Between(low, high)) if high.is_infinite() => vec![low, row.model],
+        Some(Paper::Between(low, high)) => vec![low, high, row.model],
+        None => vec![row.model],
+    });
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+}
+
+/// The ends of an axis over these rows, and the step of its ticks.
+fn axis(rows: &[&Row]) -> (f64, f64, f64) {
+    let (low, high) = extent(rows);
+    // From zero, unless that would squeeze what is compared into the last third.
+    let low = if low < 0.66 * high || low == high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
+    let tick = step(high - low);
+    ((low / tick).floor() * tick, (high / tick).ceil() * tick, tick)
+}
+
+/// A panel with a line for each row; the place of what comes next.
+fn lines(body: &mut String, top: f64, rows: &[&Row]) -> f64 {
+    let (low, high, tick) = axis(rows);
+    // A range without an upper end goes to that of the axis.
+    let x = |value: f64| LEFT + (value.min(high) - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
+    let bottom = top + 8.0 + LINE * rows.len() as f64;
+    for index in 0..=((high - low) / tick).round() as usize {
+        let value = low + index as f64 * tick;
+        line(body, (x(value), top + 8.0), (x(value), bottom), "#dddddd", 1.0);
+        label(body, x(value), bottom + 14.0, "middle", 11, &round(value));
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let y = top + 8.0 + LINE * (index as f64 + 0.5);
+        label(body, LEFT - 10.0, y + 4.0, "end", 12, &row.label);
+        match row.paper {
+            Some(Paper::Value(value)) => {
+                line(body, (x(value), y), (x(row.model), y), "#999999", 1.2);
+                dot(body, x(value), y, "#ffffff", PAPER);
+            }
+            Some(Paper::Between(low, high)) => line(body, (x(low), y), (x(high), y), RANGE, 9.0),
+            None => {}
+        }
+        dot(body, x(row.model), y, filling(row, MODEL), MODEL);
+    }
+    bottom + 44.0
+}
+
+/// The inside of the dot of a model's number: empty where it was fitted to or went in.
+fn filling(row: &Row, color: &'static str) -> &'static str {
+    if row.role == Role::Predicted { color } else { "#ffffff" }
 }
 
 /// A tick's number, without zeros behind the point.
