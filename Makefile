@@ -160,6 +160,8 @@ soak: build
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak -o faulthandler_timeout=0 || [ $$? = 5 ]  # 5: there is none
 	@$(MAKE) test-ml
 	$(VENV_PYTHON) tools/compatibility $(MEMLIFT) --levels 120
+	$(VENV_PYTHON) tools/replays $(MEMLIFT)
+	@tools/ramulator-test --release
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
 vm-test: rust
