@@ -21,7 +21,7 @@ fn usage_errors_have_their_code_and_style() {
 }
 
 #[test]
-fn wrong_questions_about_submitted_calls_say_what_is_possible() {
+fn wrong_questions_say_what_is_possible() {
     for (arguments, wanted) in [
         (&["--batch", "1"][..], "2..=1024"),
         (&["--batch", "1025"], "2..=1024"),
@@ -36,6 +36,8 @@ fn wrong_questions_about_submitted_calls_say_what_is_possible() {
         (&["--async", "--device", "smartdimm"], "give --device dsa"),
         (&["--batch", "4", "--device", "cpu"], "give --device dsa"),
         (&["--async", "--sweep", "start=1..2"], "--sweep"),
+        (&["--cores", "0"], "1..=1024"),
+        (&["--cores", "1", "--device", "dsa"], "leave --device out"),
     ] {
         let output = run(&[&["whatif"], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

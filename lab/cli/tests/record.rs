@@ -409,3 +409,69 @@ fn each_call_site_has_a_number_of_its_own_in_programs_and_in_libraries() {
     assert!(calls.values().all(|calls| *calls == 2), "{calls:?}");
     assert_eq!(calls.keys().filter(|(module, _)| module.ends_with("/places.so")).count(), 200);
 }
+
+/// Children whose environment is cleared load no recorder: both the end of the recording and the answer say how much CPU time is theirs.
+#[test]
+fn cpu_time_of_children_that_escape_the_recording_is_said() {
+    const COMPUTES: &str = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done";
+    let place = Place::new();
+    let program = compiled(&place, FORKED);
+    let said = |name: &str, line: &str| {
+        let file = path(&place, name);
+        let recorded = place.run(&["record", "-o", &file, "--", "sh", "-c", &format!("{program}; {line}")]);
+        assert_eq!(recorded.status.code(), Some(0), "{}", text(&recorded.stderr));
+        let answer = answered(&place, &[&file]);
+        let output = place.run(&["whatif", &file]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let of = |field: &str| answer["trace"][field].as_f64().expect("a number");
+        (text(&recorded.stderr), text(&output.stdout), of("unrecorded_cpu_ns") / of("cpu_ns"))
+    };
+    let (end, answer, part) = said("escaped.trace", &format!("env -i sh -c '{COMPUTES}'"));
+    assert!(part > 0.5, "{part}: {answer}");
+    assert!(end.contains("outside of recorded processes") && end.contains("env -i"), "{end}");
+    assert!(answer.contains("escaped    ") && answer.contains("no device is asked about them"), "{answer}");
+    let (end, answer, part) = said("held.trace", &format!("sh -c '{COMPUTES}'"));
+    assert!(part < 0.05, "{part}: {answer}");
+    assert!(
+        !end.contains("outside of recorded processes") && !answer.contains("escaped    "),
+        "{end}{answer}"
+    );
+}
+
+/// Two threads that compute for 0.2 s of CPU time each.
+const TWO: &str = r#"
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+static char source[1 << 16], target[1 << 16], other[1 << 16];
+static volatile size_t bytes = sizeof source;
+static void *computes(void *unused) {
+    struct timespec time;
+    // A thread that calls nothing is not in a trace.
+    memcpy(unused, source, bytes);
+    do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    while (time.tv_sec == 0 && time.tv_nsec < 200000000);
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, computes, target);
+    computes(other);
+    pthread_join(thread, 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn on_one_core_two_threads_take_the_time_of_both() {
+    let place = Place::new();
+    let file = path(&place, "two.trace");
+    let output = place.run(&["record", "-q", "-o", &file, "--", &compiled(&place, TWO)]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let on = |cores: &str| answered(&place, &["--cores", cores, &file])["cores"]["wall_s"].as_f64();
+    let (one, two) = (on("1").expect("a time"), on("2").expect("a time"));
+    // Their CPU time is counted; what others took from them is not. Being woken late may lengthen both.
+    assert!(one > 0.39 && one / two > 1.4 && one / two < 2.1, "{one} s and {two} s");
+    let said = text(&place.run(&["whatif", "--cores", "1", &file]).stdout);
+    assert!(said.contains("on 1 core: "), "{said}");
+}

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `events/*`: events per second of each machine, on the loads that figures are made with.
+//! `events/*`: events per second of each machine, on the loads that figures are made with, and of a replay by `memlift whatif`.
 //!
 //! - **Method** a sample is one run of a machine from its inputs to its end, by one core; every answer, page or heap that it gives is checked
 //!   within the sample, and a wrong one fails the row. The goal is 200 ns for an event
 //! - **Event** an entry of the machine's calendar: what happens at a time of its own. Machines differ in how much lies under one entry, where
 //!   nothing can come between: DSA's handlers and copies access the cache block by block, DMU's visits make some requests to
 //!   memory, and SmartDIMM's lines come with 73 accesses of the cache and commands on the bus. `steps` counts these one by one,
-//!   and the row's line gives their rate too; the verdict is by events
+//!   and the row's line gives their rate too; the verdict is by events. Of a trace a recorded call is an event; its steps are calls and the
+//!   computing between them. A sample reads the trace from memory and replays it with a modelled CPU, as `memlift whatif` without a device
 
 use std::time::Instant;
 
-use memlift_model::{dmu, dsa, nearpm, pulse, smartdimm};
+use memlift_model::{dmu, dsa, nearpm, pulse, smartdimm, whatif};
 
 use super::Stop;
 use crate::definition::Definition;
@@ -19,6 +20,8 @@ use crate::{BenchError, Row, machine};
 const GOAL_S: f64 = 200e-9;
 const SAMPLES: usize = 21;
 const SAMPLES_QUICK: usize = 1;
+/// Copies of the trace that is answered.
+const COPIES: u64 = 1_000_000;
 
 /// Size of a run of a machine.
 struct Ran {
@@ -26,6 +29,24 @@ struct Ran {
     events: u64,
     /// The same, but the steps under one entry are counted one by one.
     steps: u64,
+}
+
+/// Makes the run of a machine: what is not part of a sample is done here.
+fn sampled(name: &str, quick: bool) -> Box<dyn Fn() -> Result<Ran, String>> {
+    if name != "whatif" {
+        let name = name.to_owned();
+        return Box::new(move || run(&name, quick));
+    }
+    let trace = whatif::experiment::trace(if quick { COPIES / 50 } else { COPIES });
+    let first = whatif::experiment::answer(&trace);
+    Box::new(move || {
+        let answer = whatif::experiment::answer(&trace).map_err(|fault| fault.to_string())?;
+        if !first.as_ref().is_ok_and(|first| *first == answer) {
+            return Err("a replay of the same trace gave another answer".to_owned());
+        }
+        let (events, steps, _) = answer;
+        Ok(Ran { events, steps })
+    })
 }
 
 /// Runs a machine to its end.
@@ -77,9 +98,10 @@ pub fn row(definition: &Definition, name: &str, quick: bool) -> Result<Row, Stop
         |problem: String| Stop::Failed(BenchError::Machine { name: definition.name.clone(), problem });
     let mut row = Row::new(definition);
     let (mut pairs, mut cpu, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let run = sampled(name, quick);
     for _ in 0..if quick { SAMPLES_QUICK } else { SAMPLES } {
         let (begun, cpu_begun) = (Instant::now(), machine::cpu_seconds());
-        let ran = run(name, quick).map_err(failed)?;
+        let ran = run().map_err(failed)?;
         let seconds = begun.elapsed().as_secs_f64();
         pairs.push((seconds / ran.events.max(1) as f64, GOAL_S));
         cpu.push((machine::cpu_seconds() - cpu_begun) / ran.events.max(1) as f64);

@@ -29,7 +29,8 @@ use memlift::place::Origin;
 use memlift::spec::formats::trace::{HEADER_BYTES, Header, Kind};
 use memlift_model::parameters::Parameters;
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, TraceError, neighbours, replay, rounded, varied,
+    Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, TraceError, neighbours, on_cores, replay,
+    rounded, varied,
 };
 
 use memlift_cli::failure::Failure;
@@ -48,6 +49,7 @@ const MEMORY_PER_BYTE: u64 = 6;
 pub const EXAMPLES: &str = "\
 Examples:
   memlift whatif memlift.trace                                  does the model of this CPU give the recorded time?
+  memlift whatif --cores 1 memlift.trace                        and how long does it take on one core?
   memlift whatif --device dsa memlift.trace
   memlift whatif --device dsa --sweep device_rate=10..60 memlift.trace
   memlift whatif --device smartdimm --requests 5000 memlift.trace   a server that answered 5000 requests: how many per second?
@@ -93,6 +95,10 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..),
         conflicts_with_all = ["submits", "batch", "ahead", "export", "summary"])]
     requests: Option<u64>,
+    /// The time of the recorded run on so many cores: 1 to 1024
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024),
+        conflicts_with_all = ["submits", "batch", "ahead", "export", "summary"])]
+    cores: Option<u32>,
     /// Calls from this size on [default: from where on it pays]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     from: Option<u64>,
@@ -224,6 +230,11 @@ fn sweep(text: &str) -> Result<Sweep, String> {
 /// Replays the trace with the device and prints the answer.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let question = args.question()?;
+    if args.cores.is_some() && args.device() != Which::Cpu {
+        return Err(Failure::Usage(
+            "--cores is about the program on this CPU alone: leave --device out".to_owned(),
+        ));
+    }
     let mut trace = read(&args.trace)?;
     if let Some(requests) = args.requests {
         trace.load = Some(Load::given(requests, trace.wall_ns));
@@ -262,7 +273,8 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
             }
         }
         let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
-        return report::cpu(&base, &model, json);
+        let cores = args.cores.map(|cores| (cores, on_cores(&trace, cores as usize)));
+        return report::cpu(&base, &model, cores, json);
     }
     let source = args.source()?;
     let parameters = source.parameters()?;

@@ -231,6 +231,23 @@ impl Base<'_> {
         share(without, without + self.trace.cpu_ns as f64)
     }
 
+    /// CPU time of processes that the recorder was not loaded into, in words; none: it is little, or not known, since records of ends found no
+    /// room. The end of a process, after its last record, counts as such, too.
+    pub fn escaped(&self) -> Option<String> {
+        const LEAST_NS: u64 = 20_000_000;
+        const LEAST_PART: f64 = 0.05;
+        let Trace { unrecorded_ns, cpu_ns, .. } = self.trace;
+        let part = share(*unrecorded_ns as f64, *cpu_ns as f64);
+        (self.trace.dropped == 0 && *unrecorded_ns >= LEAST_NS && part >= LEAST_PART).then(|| {
+            format!(
+                "{:.3} CPU-seconds, {} of all, were spent outside of recorded processes: by children whose environment was cleared (env -i, sudo), \
+                 that are linked statically, or have more rights than their parent; no device is asked about them",
+                *unrecorded_ns as f64 / 1e9,
+                percent(part)
+            )
+        })
+    }
+
     /// The part that is seen, and the bound that follows, one line each.
     pub fn head(&self) -> String {
         let trace = self.trace;
@@ -248,6 +265,9 @@ impl Base<'_> {
             times(bound(self.seen()))
         ));
         lines.push(format!("not seen   {INVISIBLE}"));
+        if let Some(escaped) = self.escaped() {
+            lines.push(format!("escaped    {escaped}"));
+        }
         let waits = &trace.waits;
         let of = |ns: u64| percent(share(ns as f64, waits.all_ns() as f64));
         if waits.all_ns() > 0 {
@@ -311,7 +331,7 @@ impl Base<'_> {
         json!({
             "requests": requests,
             "command": trace.command, "cpu": trace.cpu, "finished": trace.finished, "processes": trace.processes,
-            "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "calls_ns": trace.calls_ns(),
+            "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "unrecorded_cpu_ns": trace.unrecorded_ns, "calls_ns": trace.calls_ns(),
             "threshold": trace.threshold, "dropped": trace.dropped, "calls": kinds, "counted": counted,
             "recording_ns": trace.overhead_ns(), "share_seen": self.seen(), "share_displaced": self.displaced(),
             "waits": { "explained_ns": trace.waits.explained_ns, "outside_ns": trace.waits.outside_ns,
@@ -358,14 +378,22 @@ pub fn recorded(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure
             "nothing was recorded: the loader let no library into the program, or it is linked statically",
         );
     }
+    if let Some(escaped) = base.escaped().filter(|_| !trace.threads.is_empty()) {
+        print::warn(&escaped);
+    }
     if trace.dropped > 0 {
         print::warn(&format!("{} records found no room: record again with a larger --limit", trace.dropped));
     }
     Ok(())
 }
 
-/// `--device cpu`.
-pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failure> {
+/// `--device cpu`, and the time on another number of cores.
+pub fn cpu(
+    base: &Base<'_>,
+    model: &Outcome,
+    cores: Option<(u32, Time)>,
+    as_json: bool,
+) -> Result<(), Failure> {
     let trace = base.trace;
     let recorded = trace.wall_ns as f64 / 1e9;
     let off = |model: f64, recorded: f64| if recorded > 0.0 { model / recorded - 1.0 } else { 0.0 };
@@ -374,6 +402,7 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
     if as_json {
         return print::json(&json!({
             "trace": base.json(), "device": "cpu", "origin": base.origin,
+            "cores": cores.map(|(count, time)| json!({ "count": count, "recorded_on": trace.cores, "wall_s": s(time) })),
             "wall": { "recorded_s": recorded, "model_s": wall, "deviation": off(wall, recorded) },
             "calls": { "recorded_s": calls_recorded, "model_s": calls, "deviation": off(calls, calls_recorded) },
             "requests_per_second": rates_json(trace, model),
@@ -411,6 +440,15 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
         print::table(&["calls", ">number", ">bytes", ">time", ">of CPU", "lines are"], &kinds)
     ))?;
     print::line(&format!("\n{}", print::table(&["", ">recorded", ">model", ">deviation"], &rows)))?;
+    if let Some((count, time)) = cores {
+        print::line(&format!(
+            "\non {count} core{}: {:.4} s, {:.3} times the recorded time on {}; calls and computing as long as recorded, time without a core left out",
+            if count == 1 { "" } else { "s" },
+            s(time),
+            s(time) / recorded.max(1e-9),
+            trace.cores
+        ))?;
+    }
     if let Some(load) = &trace.load {
         print::line(&format!("\n{}", rates_table(load, &[("model", model)], trace.cores)))?;
     }

@@ -109,9 +109,10 @@ pub fn needed(trace: &Trace, caller: Caller) -> Option<Needed> {
     for thread in &trace.threads {
         for (place, step) in thread.steps.iter().enumerate() {
             if let What::Call(index) = step.what
-                && Caller::of(&thread.calls[index]) == caller
+                && let call = &thread.calls[index as usize]
+                && Caller::of(call) == caller
             {
-                let (at_ns, by) = first(thread, place, &thread.calls[index]);
+                let (at_ns, by) = first(thread, place, call);
                 times.push(at_ns.saturating_sub(step.at_ns.saturating_add(step.ns)));
                 *events.entry(by).or_default() += 1;
             }
@@ -129,8 +130,8 @@ fn first(thread: &Thread, place: usize, call: &Call) -> (u64, Dependent) {
     for step in thread.steps[place + 1..].iter().take(LOOK) {
         at_ns = step.at_ns;
         match step.what {
-            What::Call(index) if depends(&thread.calls[index], call) => {
-                return (at_ns, Dependent::Call(Caller::of(&thread.calls[index])));
+            What::Call(index) if depends(&thread.calls[index as usize], call) => {
+                return (at_ns, Dependent::Call(Caller::of(&thread.calls[index as usize])));
             }
             What::Signal(_) => return (at_ns, Dependent::Wake),
             _ => {}

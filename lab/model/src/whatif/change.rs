@@ -162,6 +162,7 @@ pub(super) fn ahead(
     }
     for (place, step) in thread.steps.iter().enumerate() {
         let What::Call(index) = step.what else { continue };
+        let index = index as usize;
         let call = &thread.calls[index];
         if !can(index) {
             continue;
@@ -171,7 +172,7 @@ pub(super) fn ahead(
             match thread.steps[earlier].what {
                 What::Wait | What::Sleep | What::Await(_) => break,
                 What::Call(other) => {
-                    let other = &thread.calls[other];
+                    let other = &thread.calls[other as usize];
                     if writes(other, (call.source, call.read)) {
                         break;
                     }
@@ -302,7 +303,7 @@ impl Flights {
         let (found, cause) = match step.map(|step| step.what) {
             Some(What::Compute) => (of(&|one| mine(one) && one.left == Some(Time::ZERO)), Cause::Used),
             Some(What::Call(index)) => {
-                let call = &calls[index];
+                let call = &calls[index as usize];
                 (of(&|one| one.process == process && one.delays(call)), Cause::Called)
             }
             Some(What::Signal(_)) => (of(&|one| mine(one) && one.early.is_none()), Cause::Handed),

@@ -96,7 +96,7 @@ impl Estimate {
 }
 
 /// A call says what a fault costs if it had so many.
-const FAULTS_MIN: u64 = 16;
+const FAULTS_MIN: u32 = 16;
 /// Calls that have to say so.
 const SAMPLES_MIN: usize = 8;
 /// Costs of a fault that a CPU can have: below are errors of the line that is taken off, above are huge pages and disks.
@@ -147,7 +147,7 @@ impl Cpu {
             .filter(|call| call.faults.is_some_and(|faults| faults >= FAULTS_MIN))
             .map(|call| {
                 let plain = self.cold_ns(call);
-                (call.cpu_ns as f64 - plain).max(0.0) / call.faults.unwrap_or(1) as f64
+                (call.cpu_ns as f64 - plain).max(0.0) / f64::from(call.faults.unwrap_or(1))
             })
             .collect();
         let plausible: Vec<f64> = samples.iter().copied().filter(|ns| FAULT_NS.contains(ns)).collect();

@@ -19,6 +19,9 @@ use super::timeline::{Call, Step, Thread, Waker, What, part};
 /// Shorter waits are part of computing, nanoseconds: CPU time is known to the microsecond.
 const WAIT_NS: u64 = 20_000;
 
+/// Calls of a thread at most: steps have their numbers in 32 bits, and waits are few beside them.
+const CALLS_MAX: usize = 1 << 31;
+
 /// How far a thread was.
 #[derive(Clone, Copy, Default)]
 struct Mark {
@@ -82,7 +85,16 @@ impl Builder {
             Kind::Waited => self.wait(record),
             Kind::Served => self.thread.served.add(&record.words),
             kind if kind.is_call() => {
-                let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+                if self.thread.calls.len() >= CALLS_MAX {
+                    let fix = "a thread has at most 2^31 calls here: record again with a smaller --limit or a larger --threshold";
+                    return Err(Fault {
+                        at,
+                        field: "thread.calls",
+                        found: self.thread.calls.len() as u64,
+                        fix,
+                    });
+                }
+                let half = |word: u64| (word as u32).saturating_add((word >> 32) as u32);
                 self.since.push((begin, self.thread.calls.len()));
                 self.thread.calls.push(Call {
                     kind,
@@ -95,7 +107,8 @@ impl Builder {
                     read: fifth,
                     written: sixth,
                     faults: (!kind.is_work() && seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
-                    parts: if kind.is_work() { seventh } else { 0 },
+                    // A record of work has fewer than 2^32.
+                    parts: if kind.is_work() { seventh as u32 } else { 0 },
                 });
                 self.thread.fresh.push(0);
             }
@@ -128,7 +141,7 @@ impl Builder {
                 let place = self.thread.wakers.len();
                 new.insert((place, wall_ns));
                 self.thread.wakers.push(waker(wall_ns));
-                self.waits.push(Piece { at_ns, wall_ns, what: What::Await(place) });
+                self.waits.push(Piece { at_ns, wall_ns, what: What::Await(place as u32) });
             }
         }
     }
@@ -195,19 +208,14 @@ fn interval(
     (calls, faults): (&[(u64, usize)], u64),
     waits: &[Piece],
 ) {
-    let wall_ns = |call: usize| thread.calls[call].wall_ns;
-    let call = |(at_ns, call): &(u64, usize)| Piece {
-        at_ns: *at_ns,
-        wall_ns: wall_ns(*call),
-        what: What::Call(*call),
-    };
     // Gaps before, between and after the pieces; one inside another takes no time of its own.
-    let mut steps = Vec::with_capacity(2 * (calls.len() + waits.len()) + 1);
+    let begin = thread.steps.len();
     let mut now = from.at_ns;
     let step = |at_ns, ns, what| {
         let works = matches!(what, What::Compute | What::Call(_));
         Step { at_ns, ns, cpu_ns: if works { ns } else { 0 }, what }
     };
+    let steps = &mut thread.steps;
     let mut put = |piece: Piece| {
         if piece.at_ns > now {
             steps.push(step(now, piece.at_ns - now, What::Compute));
@@ -216,6 +224,11 @@ fn interval(
         let over = piece.at_ns.saturating_add(piece.wall_ns).max(begin);
         steps.push(step(begin, over - begin, piece.what));
         now = over;
+    };
+    let call = |(at_ns, call): &(u64, usize)| Piece {
+        at_ns: *at_ns,
+        wall_ns: thread.calls[*call].wall_ns,
+        what: What::Call(*call as u32),
     };
     if waits.is_empty() {
         calls.iter().map(call).for_each(&mut put);
@@ -231,35 +244,36 @@ fn interval(
     let on_core = to.cpu_ns - from.cpu_ns;
     if to.waits.saturating_sub(from.waits) > waits.len() as u64 {
         let delayed = to.delayed_ns.unwrap_or(0).saturating_sub(from.delayed_ns.unwrap_or(0));
-        let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core).saturating_sub(delayed);
-        wait(&mut steps, away);
+        let away = sum(&steps[begin..], |step| step.cpu_ns).saturating_sub(on_core).saturating_sub(delayed);
+        wait(steps, begin, away);
     }
     // The rest of the time without a core was taken from it: the same part of everything.
-    let worked = sum(&steps, |step| step.cpu_ns);
+    let steps = &mut steps[begin..];
+    let worked = sum(steps, |step| step.cpu_ns);
     let displaced = worked > on_core;
     if displaced {
         thread.displaced_ns = thread.displaced_ns.saturating_add(worked - on_core);
     }
-    for step in &mut steps {
+    for step in steps {
         if displaced {
             step.cpu_ns = part(step.cpu_ns, on_core, worked);
         }
         if let What::Call(call) = step.what {
-            thread.calls[call].cpu_ns = step.cpu_ns;
+            thread.calls[call as usize].cpu_ns = step.cpu_ns;
         }
     }
     fresh(thread, faults, calls);
-    thread.steps.extend(steps);
     thread.cpu_ns = to.cpu_ns;
     thread.faults = to.faults;
     thread.end_ns = thread.end_ns.max(to.at_ns).max(now);
 }
 
-/// Makes waits of the longest gaps' ends.
-fn wait(steps: &mut Vec<Step>, mut waited: u64) {
+/// Makes waits of the longest gaps' ends, from a step on.
+fn wait(steps: &mut Vec<Step>, begin: usize, mut waited: u64) {
     let mut gaps: Vec<(u64, usize)> = steps
         .iter()
         .enumerate()
+        .skip(begin)
         .filter(|(_, step)| step.what == What::Compute)
         .map(|(index, step)| (step.ns, index))
         .collect();
@@ -294,7 +308,7 @@ fn fresh(thread: &mut Thread, mut faults: u64, calls: &[(u64, usize)]) {
             continue;
         }
         let most = done.written.div_ceil(4096).min(u64::from(u32::MAX));
-        let here = done.faults.unwrap_or_else(|| faults.min(most)).min(u64::from(u32::MAX));
+        let here = done.faults.map_or_else(|| faults.min(most), u64::from).min(u64::from(u32::MAX));
         thread.fresh[*call] = here as u32;
         faults = faults.saturating_sub(here);
     }

@@ -5,7 +5,7 @@
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
 //! - **Layout** `input` chunks, `read` from records to threads, `interval` from a thread's records to its steps, [`timeline`] threads and events between them, [`site`] the places that call · [`cpu`] what calls cost on the
 //!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar ·
-//!   [`load`] requests of servers · [`vary`] one parameter changed ·
+//!   [`load`] requests of servers · [`cores`] the run on another number of cores · [`vary`] one parameter changed · [`experiment`] a trace to measure with ·
 //!   [`change`] a program that submits calls and goes on, [`mod@callers`] which of its places call how often
 //! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
@@ -15,8 +15,10 @@
 
 pub mod callers;
 pub mod change;
+pub mod cores;
 pub mod cpu;
 pub mod device;
+pub mod experiment;
 mod input;
 mod interval;
 pub mod load;
@@ -35,6 +37,7 @@ mod tests;
 
 pub use callers::{Dependent, Needed, Summary, callers, needed};
 pub use change::{Caller, Change, Limits};
+pub use cores::on_cores;
 pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
 pub use input::TraceError;

@@ -131,7 +131,9 @@ impl Trace {
             let of_pid = known.entry(pid).or_default();
             *of_pid = cpu_ns.max(*of_pid);
         }
-        self.cpu_ns = self.cpu_ns.max(known.into_values().fold(0, u64::saturating_add));
+        let seen = known.into_values().fold(0, u64::saturating_add);
+        self.unrecorded_ns = self.cpu_ns.saturating_sub(seen);
+        self.cpu_ns = self.cpu_ns.max(seen);
         let last = self.threads.iter().map(|thread| thread.end_ns).max().unwrap_or(0);
         if !self.finished {
             self.wall_ns = self.wall_ns.max(last);

@@ -161,13 +161,13 @@ pub fn replay_changed(trace: &Trace, cpu: &Cpu, device: &Device, change: &Change
 }
 
 /// Steps of a thread until it waits for what never came: the program ended without it, and does so sooner or later.
-fn busy(thread: &Thread) -> usize {
+pub(super) fn busy(thread: &Thread) -> usize {
     let idle = thread.steps.iter().rev().take_while(|step| !thread.ended && step.what == What::Wait).count();
     thread.steps.len() - idle
 }
 
 /// Returns the time of a thread's last work in the recording, nanoseconds since the trace's start.
-fn working_until(thread: &Thread) -> u64 {
+pub(super) fn working_until(thread: &Thread) -> u64 {
     thread.steps.get(busy(thread)).map_or(thread.end_ns, |wait| wait.at_ns)
 }
 
@@ -396,18 +396,18 @@ impl<'a> Run<'a> {
                 What::Compute if self.compute(thread, step) => {}
                 What::Compute => return,
                 What::Wait | What::Sleep => return self.calendar.after(ns, Event::Thread(thread)),
-                What::Signal(event) => self.happen(event),
-                What::Await(event) => match self.happened[event] {
+                What::Signal(event) => self.happen(event as usize),
+                What::Await(event) => match self.happened[event as usize] {
                     Some(at) => {
                         let over = (at + ns).max(self.calendar.now());
                         return self.calendar.at(over, Event::Thread(thread));
                     }
                     None => {
-                        self.awaiting[event] = Some((thread, ns));
+                        self.awaiting[event as usize] = Some((thread, ns));
                         return;
                     }
                 },
-                What::Call(call) if self.call(thread, call, step) => {}
+                What::Call(call) if self.call(thread, call as usize, step) => {}
                 What::Call(_) => return,
             }
         }

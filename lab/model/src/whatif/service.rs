@@ -99,7 +99,7 @@ impl Service {
                 (wall, wall.min(Time::from_ns(call.cpu_ns)))
             }
             Hardware::Dmu(timing) if call.kind == Kind::PageIn => {
-                let wall = (timing.unpack + timing.line) * call.parts;
+                let wall = (timing.unpack + timing.line) * u64::from(call.parts);
                 (wall, wall)
             }
             Hardware::Dmu(_) => (Time::ZERO, Time::ZERO),
@@ -124,7 +124,7 @@ impl Service {
 
     fn once(&self, call: &Call, near: bool, run: impl FnOnce() -> Time) -> Time {
         let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
-        *took.entry((call.parameter, call.parts, call.bytes(), near)).or_insert_with(run)
+        *took.entry((call.parameter, u64::from(call.parts), call.bytes(), near)).or_insert_with(run)
     }
 }
 
@@ -143,9 +143,10 @@ fn commit(timing: &nearpm::Timing, call: &Call, near: bool) -> Time {
         _ => Mechanism::Redo,
     };
     // A write has 8 bytes at least and does not cross a page.
-    let each = (call.read / call.parts.max(1)).next_multiple_of(8).max(8);
+    let parts = u64::from(call.parts);
+    let each = (call.read / parts.max(1)).next_multiple_of(8).max(8);
     let (pieces, bytes) = (each.div_ceil(PAGE), each.min(PAGE));
-    let (often, writes) = times(call.parts.saturating_mul(pieces), ROW.1);
+    let (often, writes) = times(parts.saturating_mul(pieces), ROW.1);
     let by_pages = matches!(mechanism, Mechanism::Checkpoint | Mechanism::Shadow);
     let moved = if by_pages { PAGE } else { 64 + bytes };
     let alone = (!near).then(|| (timing.memory_latency, timing.cpu_copy(moved)));
@@ -174,7 +175,7 @@ fn walks(timing: &pulse::Timing, call: &Call) -> Time {
     let count = u64::from(call.parameter).max(1);
     let (often, walks) = times(count, WALKS.0);
     // A walk with more steps than one request may have goes on from the client.
-    let (requests, steps) = times(call.parts / count, WALKS.1.min(timing.iterations_max));
+    let (requests, steps) = times(u64::from(call.parts) / count, WALKS.1.min(timing.iterations_max));
     let bytes = (call.written / count).min(WALKS.2);
     let table = (1, steps as usize, bytes as usize);
     let run = || -> Result<Time, String> {

@@ -39,10 +39,13 @@ pub struct Call {
     /// Bytes that it wrote.
     pub written: u64,
     /// Page faults in it, where they were counted.
-    pub faults: Option<u64>,
+    pub faults: Option<u32>,
     /// Number of parts, for a service's own work.
-    pub parts: u64,
+    pub parts: u32,
 }
+
+/// Traces have millions of calls.
+const _: () = assert!(size_of::<Call>() == 80);
 
 impl Call {
     /// The size by which it is placed, bytes.
@@ -61,13 +64,13 @@ pub enum What {
     /// Nothing: it had no core, and has no record of what it waited for.
     Wait,
     /// A call, by its place in [`Thread::calls`].
-    Call(usize),
+    Call(u32),
     /// Nothing: it waited for a time, or for somebody outside of the program.
     Sleep,
     /// It lets an event happen, which is another thread's [`What::Await`].
-    Signal(usize),
+    Signal(u32),
     /// It waits until so long (the step's `ns`) after an event.
-    Await(usize),
+    Await(u32),
 }
 
 /// A step of a thread.
@@ -82,6 +85,9 @@ pub struct Step {
     /// Action of the step.
     pub what: What,
 }
+
+/// A call has two steps, itself and the computing before it.
+const _: () = assert!(size_of::<Step>() == 32);
 
 /// The end of a wait, by another thread.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +201,9 @@ pub struct Trace {
     pub wall_ns: u64,
     /// CPU time of all its processes, nanoseconds.
     pub cpu_ns: u64,
+    /// The part of it that processes without a record have used: the recorder was not loaded into them. Nanoseconds; known once the program
+    /// has ended.
+    pub unrecorded_ns: u64,
     /// Records that found no room.
     pub dropped: u64,
     /// Cost of recording a call, nanoseconds.
@@ -308,10 +317,10 @@ impl Trace {
                 let of = match step.what {
                     What::Wait => &mut self.waits.unexplained_ns,
                     What::Sleep => &mut self.waits.outside_ns,
-                    What::Await(waker) => match wakes[waker].map(|event| (event, &edges[event])) {
+                    What::Await(waker) => match wakes[waker as usize].map(|event| (event, &edges[event])) {
                         Some((event, edge)) if edge.placed_ns <= edge.over_ns => {
                             self.waits.explained_ns = self.waits.explained_ns.saturating_add(step.ns);
-                            (step.ns, step.what) = (edge.over_ns - edge.placed_ns, What::Await(event));
+                            (step.ns, step.what) = (edge.over_ns - edge.placed_ns, What::Await(event as u32));
                             continue;
                         }
                         _ => {
@@ -326,7 +335,9 @@ impl Trace {
             if let Some(event) = start {
                 let Edge { placed_ns, over_ns, .. } = edges[event];
                 let ns = over_ns.saturating_sub(placed_ns);
-                thread.steps.insert(0, Step { at_ns: over_ns - ns, ns, cpu_ns: 0, what: What::Await(event) });
+                thread
+                    .steps
+                    .insert(0, Step { at_ns: over_ns - ns, ns, cpu_ns: 0, what: What::Await(event as u32) });
             }
         }
         self.events = edges.len();
@@ -345,7 +356,7 @@ impl Trace {
             if let Some(step) = waits.find(|step| over(step).abs_diff(end) <= JOIN_NS) {
                 let at_ns = end.min(over(step));
                 wakers.push(Some(Waker { thread: head.thread, at_ns, over_ns: over(step) }));
-                step.what = What::Await(wakers.len() - 1);
+                step.what = What::Await(wakers.len() as u32 - 1);
             }
         }
     }
@@ -413,7 +424,7 @@ impl Thread {
         let mut placed = Vec::with_capacity(self.steps.len() + 2 * signals.len());
         let mut put = |placed: &mut Vec<Step>, event: usize, at_ns| {
             edges[event].placed_ns = at_ns;
-            placed.push(Step { at_ns, ns: 0, cpu_ns: 0, what: What::Signal(event) });
+            placed.push(Step { at_ns, ns: 0, cpu_ns: 0, what: What::Signal(event as u32) });
         };
         let mut over = self.begin_ns;
         for mut step in std::mem::take(&mut self.steps) {

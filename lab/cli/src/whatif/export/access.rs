@@ -75,12 +75,11 @@ impl Line {
 
 /// Calls of a thread that have addresses: start and length, nanoseconds, and the call.
 pub fn calls(thread: &Thread) -> impl Iterator<Item = (u64, u64, &Call)> {
-    thread.steps.iter().filter_map(|step| match step.what {
-        What::Call(index) if !thread.calls[index].kind.is_work() => {
-            Some((step.at_ns, step.ns, &thread.calls[index]))
-        }
+    let made = thread.steps.iter().filter_map(|step| match step.what {
+        What::Call(index) => Some((step.at_ns, step.ns, &thread.calls[index as usize])),
         _ => None,
-    })
+    });
+    made.filter(|(_, _, call)| !call.kind.is_work())
 }
 
 /// Calls of all threads by their start, nanoseconds, with their processes.
@@ -177,7 +176,7 @@ mod tests {
         thread.process = process;
         for (index, (at_ns, ns, call)) in calls.iter().enumerate() {
             thread.calls.push(*call);
-            thread.steps.push(Step { at_ns: *at_ns, ns: *ns, cpu_ns: *ns, what: What::Call(index) });
+            thread.steps.push(Step { at_ns: *at_ns, ns: *ns, cpu_ns: *ns, what: What::Call(index as u32) });
         }
         thread
     }
