@@ -44,7 +44,10 @@ pub fn send(
 ) -> Result<usize, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    // The room for eight may hold one more, because it is rounded up.
+    if descriptors.len() > DESCRIPTORS_MAX
+        || !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors))
+    {
         return Err(Errno::INVAL);
     }
     sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)
