@@ -15,11 +15,9 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from memlift.errors import MemliftFallbackWarning
+
 NAMES = frozenset(("Executor", "JoinableQueue", "Pool", "Queue"))
-
-
-class MemliftFallbackWarning(RuntimeWarning):
-    """The standard library stands in for memlift."""
 
 
 def needs(name: str) -> ImportError:

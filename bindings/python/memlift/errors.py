@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Everything that memlift raises. All of it derives from `Error`; each text says what to do next."""
+"""Everything that memlift raises, and its warning. All errors derive from `Error`; each text says what to do next."""
 
 import warnings
 from pickle import PicklingError
@@ -7,6 +7,10 @@ from pickle import PicklingError
 
 class Error(Exception):
     """Base of all errors of memlift."""
+
+
+class MemliftFallbackWarning(RuntimeWarning):
+    """The standard library's queues and processes stand in for memlift's, which are not there on this system."""
 
 
 class ServerUnavailableError(Error, ConnectionError):

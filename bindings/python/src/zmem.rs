@@ -182,10 +182,10 @@ fn zmem_numbers(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
 
 /// Pages that are kept in memory, for system calls.
 #[pyclass(module = "memlift.zmem", frozen)]
-struct Pinned(Mutex<Option<Pins<'static>>>);
+struct PinnedPages(Mutex<Option<Pins<'static>>>);
 
 #[pymethods]
-impl Pinned {
+impl PinnedPages {
     /// Releases the pages.
     fn release(&self) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
@@ -194,8 +194,8 @@ impl Pinned {
 
 /// Faults a range in and keeps its pages in memory; memory outside of the arena needs no pin.
 #[pyfunction]
-fn zmem_pin(py: Python<'_>, address: usize, bytes: usize, write: bool) -> PyResult<Pinned> {
-    let Some(pager) = Pager::get() else { return Ok(Pinned(Mutex::new(None))) };
+fn zmem_pin(py: Python<'_>, address: usize, bytes: usize, write: bool) -> PyResult<PinnedPages> {
+    let Some(pager) = Pager::get() else { return Ok(PinnedPages(Mutex::new(None))) };
     let pins = py.detach(|| pager.pin(address, bytes, write));
     let pins = pins.map_err(|errno| {
         let reason = std::io::Error::from_raw_os_error(errno);
@@ -203,12 +203,12 @@ fn zmem_pin(py: Python<'_>, address: usize, bytes: usize, write: bool) -> PyResu
             "{bytes} bytes cannot be kept present: {reason}; pin less, or give the job more"
         ))
     })?;
-    Ok(Pinned(Mutex::new(Some(pins))))
+    Ok(PinnedPages(Mutex::new(Some(pins))))
 }
 
 /// Adds classes and functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Pinned>()?;
+    module.add_class::<PinnedPages>()?;
     module.add_function(wrap_pyfunction!(zmem_enter, module)?)?;
     module.add_function(wrap_pyfunction!(zmem_handler, module)?)?;
     module.add_function(wrap_pyfunction!(zmem_numbers, module)?)?;

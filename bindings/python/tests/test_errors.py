@@ -13,7 +13,7 @@ import memlift
 from memlift import errors
 
 CLASSES = {name: one for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, BaseException) and one.__module__ == errors.__name__}
-PUBLIC = {name: one for name, one in CLASSES.items() if not name.startswith("_")}
+PUBLIC = {name: one for name, one in CLASSES.items() if not name.startswith("_") and not issubclass(one, Warning)}
 FORMER = sorted(errors._FORMER)
 
 

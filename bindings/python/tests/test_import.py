@@ -121,8 +121,9 @@ def test_queues_and_processes_elsewhere_are_the_standard_librarys(elsewhere):
         if __name__ == "__main__":
             assert memlift.__version__
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+                warnings.simplefilter("always", memlift.MemliftFallbackWarning)
                 queue, answers = memlift.JoinableQueue(maxsize=3, bytes_max=1 << 20), memlift.Queue[int] and memlift.Queue(allow_pickle=True)
+            assert all(one.category is memlift.errors.MemliftFallbackWarning for one in caught), caught
             assert any("Linux only; this is darwin" in str(one.message) for one in caught), caught
             warnings.simplefilter("ignore")
             process = multiprocessing.Process(target=take, args=(queue, answers))

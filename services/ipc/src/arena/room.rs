@@ -95,7 +95,12 @@ impl Shared {
             if self.books.with(|books| books.memory_bytes() > books.budget_bytes) {
                 self.trim();
             }
-            Headroom::read().check(room.fresh_bytes)?;
+            if let Err(refused) = Headroom::read().check(room.fresh_bytes) {
+                // Its room counts as having memory, and must not when the next value comes to lie there.
+                drop(reserved);
+                self.trim();
+                return Err(refused.into());
+            }
             reserved.populate();
         }
         if room.fresh_bytes != 0 {

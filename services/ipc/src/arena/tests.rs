@@ -210,7 +210,20 @@ fn a_forked_child_takes_values_and_cannot_put() {
 fn what_a_reader_sees_outlives_the_arena() {
     let arena = arena(1 << 20);
     let handle = put(&arena, &[5; 3000], None);
-    let view = get(&handle, SOON).unwrap();
+    let ((has_view, viewed), (is_closed, closed)) =
+        (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+    // A reader in a process of its own: in this one, other tests fork and connect, and their doing so ends sessions that hung up.
+    // SAFETY: the child reads the value and pipes, and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let view = get(&handle, SOON);
+        rustix::io::write(&viewed, &[1]).unwrap();
+        rustix::io::read(&is_closed, &mut [0]).unwrap();
+        let learns = matches!(get(&handle, SOON), Err(Error::Closed { .. }));
+        exit(i32::from(!learns || !view.is_ok_and(|view| view.to_vec() == [5; 3000])));
+    }
+    drop(viewed);
+    rustix::io::read(&has_view, &mut [0]).unwrap();
     // The second time without readers in the books: they have been hung up on.
     arena.close();
     let seats: Vec<u64> =
@@ -220,12 +233,24 @@ fn what_a_reader_sees_outlives_the_arena() {
     }
     arena.close();
     arena.trim();
-    assert_eq!(view.to_vec(), [5; 3000]);
-    // A reader that is connected learns that it was closed; if another test has forked meanwhile, this one has to connect anew.
-    let late = get(&handle, SOON);
-    assert!(matches!(late, Err(Error::Closed { .. } | Error::ServerUnavailable { .. })), "{late:?}");
+    rustix::io::write(&closed, &[1]).unwrap();
+    assert_eq!(status(pid), 0, "it sees what it saw, and learns that the arena was closed");
     assert!(matches!(arena.put(&Outgoing::from(&[1][..]), None, None), Err(Error::Closed { .. })));
     assert!(in_child(|| matches!(get(&handle, SOON), Err(Error::ServerUnavailable { .. }))), "to others");
+}
+
+#[test]
+fn what_the_machine_has_no_memory_for_is_refused_each_time_and_counts_nothing() {
+    let more = (memlift_ground::region::Headroom::read().bytes * 2).clamp(1 << 30, 1 << 39);
+    let arena = arena(1 << 40);
+    let handle = put(&arena, &[5; 3000], None);
+    let before = arena.stats();
+    for _ in 0..2 {
+        let refused = arena.reserve(more, None).map(|room| room.is_some());
+        assert!(matches!(refused, Err(Error::Memory(_))), "{refused:?}");
+        assert_eq!(arena.stats(), before);
+    }
+    assert_eq!(get(&handle, SOON).unwrap().to_vec(), [5; 3000]);
 }
 
 #[test]
