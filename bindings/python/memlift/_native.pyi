@@ -183,6 +183,7 @@ class Server:
         allowed_gids: Sequence[int] = (),
         trust: Literal["view", "copy"] = "view",
         ready: bool = True,
+        shared: bool = False,
     ) -> Self: ...
     def register(self, name: str, function: Callable[..., Any]) -> None: ...
     def register_deferred(
@@ -201,6 +202,8 @@ class Server:
         """Notes from now on which sessions end, for `ended`."""
     def ended(self) -> list[int] | None:
         """Waits until sessions have ended and returns their numbers; None: the server was stopped."""
+    def open(self) -> None:
+        """Makes ready to serve, as the first `serve` does. A server that shares its address takes its place there."""
     def serve(self) -> None: ...
     def stop(self) -> None: ...
     @property

@@ -70,6 +70,8 @@ class Server(_native.Server):
     allowed_gids groups whose processes may (their effective group)
     trust        "view": handlers see a request where the client put it, and could still change it; "copy": copied before
     ready        whether it says from the beginning that it is ready for calls (`Client.ping`); else `ready()` says so
+    shared       whether other servers of this user may be at the address, which say so, too: each client's session is with one of them. The
+                 address is taken by `start`, not before
     allow_pickle whether other objects are pickled, for clients of the same user that allow it, too
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
@@ -151,9 +153,12 @@ class Server(_native.Server):
         return register
 
     def start(self) -> None:
-        """Serves from threads of its own; returns at once."""
+        """Serves from threads of its own; returns at once. With `shared`, raises AddressInUseError if whoever is at the address shares it with
+        nobody, or does not answer for ten seconds.
+        """
         if self._threads:
             return
+        self.open()
         for index in range(self.threads):
             thread = threading.Thread(target=self._serve, name=f"memlift-{index}", daemon=True)
             thread.start()

@@ -32,7 +32,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (address, *, handlers=None, allowed_uids=None, sessions_max=None, outstanding=None,
                         message_bytes_max=None, pool_bytes_max=None, wait=None, allow_pickle=false,
-                        allowed_gids=Vec::new(), trust="view", ready=true))]
+                        allowed_gids=Vec::new(), trust="view", ready=true, shared=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -48,6 +48,7 @@ impl Server {
         allowed_gids: Vec<u32>,
         trust: &str,
         ready: bool,
+        shared: bool,
     ) -> PyResult<Server> {
         let config = configuration()?;
         let mut options = ServerOptions::from_config(&config);
@@ -55,6 +56,7 @@ impl Server {
         options.allowed_uids = allowed_uids.map(Some).unwrap_or(options.allowed_uids);
         options.allowed_gids = allowed_gids;
         options.ready = ready;
+        options.shared = shared;
         options.trust = match trust {
             "view" => Trust::View,
             "copy" => Trust::Copy,
@@ -119,6 +121,11 @@ impl Server {
         py.detach(|| self.server.ended())
     }
 
+    /// Makes ready to serve, as the first `serve` does. A server that shares its address takes its place there.
+    fn open(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.server.open()).map_err(|error| raise(py, error))
+    }
+
     /// Serves requests on this thread until the server is stopped. Run it on `threads` threads at the same time.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.server.serve()).map_err(|error| raise(py, error))
@@ -168,6 +175,7 @@ impl Server {
         dict.set_item("refused", stats.refused)?;
         dict.set_item("queued", stats.queued)?;
         dict.set_item("busy_handlers", stats.busy_handlers)?;
+        dict.set_item("members", stats.members)?;
         Ok(dict)
     }
 }

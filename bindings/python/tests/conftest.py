@@ -79,6 +79,7 @@ def serve(address, ready, options):
     def die(_):
         os.kill(os.getpid(), signal.SIGKILL)
 
+    server.start()
     ready.set()
     server.serve_forever()
 
