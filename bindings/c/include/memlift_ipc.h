@@ -238,7 +238,8 @@ typedef struct memlift_server_options {
     uint64_t pool_bytes_max;    /* memory that one session may bring, per direction */
     uint64_t message_bytes_max; /* longest request or answer */
     uint32_t sessions_max;      /* sessions at most */
-    uint32_t reserved;          /* 0 */
+    uint32_t shared;            /* 1: other servers that say so may be at the address, too, and each client's session is with one of
+                                 * them. Then memlift_server_start takes the address */
 } memlift_server_options;
 
 /* Binds a name, or the path of a socket file; processes of the same user may connect. MEMLIFT_ADDRESS_IN_USE. */
@@ -250,7 +251,7 @@ typedef void (*memlift_handler)(memlift_request *request, void *user);
 /* Names an operation. user is given to each call of the handler, which several threads may make at once. MEMLIFT_BAD_ORDER: there is
  * one of that name. */
 int memlift_server_register(const memlift_server *server, const char *operation, memlift_handler handler, void *user);
-/* Starts threads that serve, and returns. */
+/* Starts threads that serve, and returns. MEMLIFT_ADDRESS_IN_USE: with shared, whoever is there shares it with nobody. */
 int memlift_server_start(const memlift_server *server);
 /* No new sessions and requests from now on; waits for handlers that run, unless one of them calls it. Their clients see a hang-up.
  * Not from a signal handler. */

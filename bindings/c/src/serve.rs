@@ -23,7 +23,7 @@ pub struct CServerOptions {
     pool_bytes_max: u64,
     message_bytes_max: u64,
     sessions_max: u32,
-    reserved: u32,
+    shared: u32,
 }
 
 /// `memlift_request`: a request, with the right to answer it.
@@ -58,8 +58,8 @@ fn checked_options(options: *const CServerOptions) -> Result<ServerOptions, Faul
         .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
     let base = ServerOptions::from_config(&config);
     let Ok(said) = borrow_object(options, "options") else { return Ok(base) };
-    if said.reserved != 0 {
-        return Err(Fault::argument("what is reserved in the options of a server is not 0"));
+    if said.shared > 1 {
+        return Err(Fault::argument("shared in the options of a server is neither 0 nor 1"));
     }
     let or = |said: u64, otherwise: u64| if said == 0 { otherwise } else { said };
     Ok(ServerOptions {
@@ -72,6 +72,7 @@ fn checked_options(options: *const CServerOptions) -> Result<ServerOptions, Faul
         pool_bytes_max: or(said.pool_bytes_max, base.pool_bytes_max),
         message_bytes_max: or(said.message_bytes_max, base.message_bytes_max),
         sessions_max: or(said.sessions_max.into(), base.sessions_max as u64) as usize,
+        shared: said.shared == 1,
         ..base
     })
 }

@@ -69,7 +69,7 @@ static int refusals(const char *address, const memlift_server *server) {
     CHECK(memlift_server_bind(address, NULL, &other) == MEMLIFT_ADDRESS_IN_USE);
     CHECK(memlift_server_bind("no good name", NULL, &other) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_server_bind(NULL, NULL, &other) == MEMLIFT_BAD_ARGUMENT);
-    memlift_server_options options = {.reserved = 1};
+    memlift_server_options options = {.shared = 2};
     CHECK(memlift_server_bind("any", &options, &other) == MEMLIFT_BAD_ARGUMENT);
     options = (memlift_server_options){.trust = 2};
     CHECK(memlift_server_bind("any", &options, &other) == MEMLIFT_BAD_ARGUMENT);
@@ -82,6 +82,28 @@ static int refusals(const char *address, const memlift_server *server) {
     CHECK(memlift_request_progress(NULL, 0, 0) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_request_data(NULL) == NULL && memlift_request_bytes(NULL) == 0);
     memlift_server_free(NULL);
+    return 0;
+}
+
+/* Two servers at one address; with the second one alone it goes on. */
+static int shared(const char *address) {
+    memlift_server *servers[2] = {NULL, NULL};
+    memlift_client *client = NULL;
+    memlift_answer *answer = NULL;
+    size_t echoed[2] = {0, 0};
+    memlift_server_options options = {.shared = 1};
+    for (int i = 0; i < 2; i++) {
+        CHECK(memlift_server_bind(address, &options, &servers[i]) == MEMLIFT_OK);
+        CHECK(memlift_server_register(servers[i], "echo", echo, &echoed[i]) == MEMLIFT_OK);
+        CHECK(memlift_server_start(servers[i]) == MEMLIFT_OK);
+    }
+    CHECK(memlift_server_bind(address, NULL, &servers[0]) == MEMLIFT_ADDRESS_IN_USE);
+    memlift_server_free(servers[0]);
+    CHECK(memlift_client_connect(address, &client) == MEMLIFT_OK);
+    CHECK(memlift_call(client, "echo", large, 9, NULL, &answer) == MEMLIFT_OK && echoed[1] == 1);
+    memlift_answer_free(answer);
+    memlift_client_free(client);
+    memlift_server_free(servers[1]);
     return 0;
 }
 
@@ -160,6 +182,7 @@ int main(int count, char **arguments) {
         CHECK(memlift_request_answer(kept, "nobody reads it", 15) == MEMLIFT_OK);
         memlift_client_free(client);
     }
+    if (shared(arguments[1])) return 1;
     printf("all as the header says\n");
     return 0;
 }
