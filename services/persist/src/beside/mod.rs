@@ -14,8 +14,6 @@
 mod old_pages;
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -23,12 +21,10 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use memlift_ground::rights;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
@@ -101,26 +97,14 @@ pub(crate) fn send(
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
     let rights: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !rights.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(&rights)), "there is room for one");
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    rights::send(socket, bytes, &rights, SendFlags::empty())
 }
 
 /// Receives bytes, and the first descriptor that came with them.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let descriptors = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    Ok((got.bytes, descriptors.flatten().next()))
+    let got = rights::receive(socket, bytes, RecvFlags::empty())?;
+    Ok((got.bytes, got.descriptors.into_iter().next()))
 }
 
 /// A snapshot: its place in the table, and its number.

@@ -16,20 +16,17 @@
 mod ring;
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
 use memlift_ground::region::{Access, Region, RegionOptions};
+use memlift_ground::rights;
 use memlift_ground::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Peer, Transport, TransportError, udp::timespec};
 use crate::wire::PACKET_BYTES_MAX;
@@ -178,7 +175,9 @@ impl Shm {
         hello[..8].copy_from_slice(&MAGIC.to_le_bytes());
         hello[8..12].copy_from_slice(&VERSION.to_le_bytes());
         hello[16..].copy_from_slice(&ring_bytes.to_le_bytes());
-        rings.with_fd(|fd| send_with(&socket, &hello, fd)).map_err(TransportError::system(what()))?;
+        rings
+            .with_fd(|fd| rights::send(&socket, &hello, &[fd], SendFlags::empty()))
+            .map_err(TransportError::system(what()))?;
         let mut descriptors = [PollFd::new(&socket, PollFlags::IN)];
         if poll(&mut descriptors, Some(&timespec(WELCOME_TIME))).map_err(TransportError::system(what()))? == 0
         {
@@ -250,26 +249,17 @@ impl Shm {
 
 /// Maps the memory of a client that has sent Hello. Returns `None` if Hello has not arrived yet.
 fn greet(socket: &OwnedFd) -> Result<Option<Rings>, TransportError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut hello = [0; HELLO_BYTES];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut hello)], &mut control, flags) {
+    let got = match rights::receive(socket, &mut hello, RecvFlags::DONTWAIT) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
         Err(error) => return Err(TransportError::system("a client's hello")(error)),
-        Ok(got) => got.bytes,
+        Ok(got) => got,
     };
-    let mut descriptors = control
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        })
-        .flatten();
-    let (descriptor, more) = (descriptors.next(), descriptors.next());
+    let is_alone = got.descriptors.len() <= 1 && !got.misses_descriptors;
+    let descriptor = got.descriptors.into_iter().next();
     let ring_bytes = u64::from_le_bytes(hello[16..].try_into().expect("eight bytes"));
     let start = [&MAGIC.to_le_bytes()[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
-    if got != HELLO_BYTES || hello[..16] != start[..] || !ring::is_size(ring_bytes) || more.is_some() {
+    if got.bytes != HELLO_BYTES || hello[..16] != start[..] || !ring::is_size(ring_bytes) || !is_alone {
         return Err(TransportError::Broken("its hello"));
     }
     let descriptor = descriptor.ok_or(TransportError::Broken("its hello"))?;
@@ -279,14 +269,6 @@ fn greet(socket: &OwnedFd) -> Result<Option<Rings>, TransportError> {
     rustix::net::send(socket, &welcome, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
         .map_err(TransportError::system("a welcome"))?;
     Ok(Some(rings))
-}
-
-fn send_with(socket: &OwnedFd, bytes: &[u8], descriptor: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let rights = [descriptor];
-    assert!(control.push(SendAncillaryMessage::ScmRights(&rights)), "there is room for one");
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Sleeps on all sockets.
