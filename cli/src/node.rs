@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift node`: a memory node for walks.
 //!
-//! - **Flow** options ─▶ sockets ─▶ memory, log, membership ─▶ a thread per shard and address, one that moves ranges, one that keeps the
+//! - **Flow** options ─▶ sockets ─▶ memory, log, membership (a replicated node may be a backup first) ─▶ a thread per shard and address, one that moves ranges, one that keeps the
 //!   log short ─▶ a line of statistics each interval ─▶ Ctrl-C ─▶ the last line
 //! - **Rule** without keys, it listens on this machine only
 //! - **End** by Ctrl-C or SIGTERM: with a log, the next start has the data
@@ -20,8 +20,8 @@ use memlift::ground::region::Huge;
 use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
 use memlift::traverse::node::{
-    Alone, Cluster, ClusterError, ClusterOptions, Counted, Counter, Durability, Node, NodeOptions, Replayed,
-    Router,
+    Alone, BackupState, Cluster, ClusterError, ClusterOptions, Counted, Counter, Durability, Node,
+    NodeOptions, Replayed, ReplicaEvent, Router,
 };
 use memlift::traverse::resolve::resolve;
 use memlift::traverse::sweep::{Reached, Sweeper};
@@ -44,9 +44,10 @@ pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen 127.0.0.1:7700 --log words.log
   memlift node --memory 8G --listen 127.0.0.1:7700 --name a --coordinator 127.0.0.1:7600 --log a.log
   memlift node --memory 8G --listen 10.0.0.5:7700 --keys tenants.keys --map cluster.toml --name a
+  memlift node --memory 8G --listen 10.0.0.5:7700 --keys all.keys --etcd http://10.0.0.9:2379 --name a --replicate
   memlift node log check words.log
 
-There is no replication: a node that is lost takes what it had with it, except for what is in its log.
+Without --replicate, a node that is lost takes what it had with it, except for what is in its log.
 Keys are lines `TENANT HEX` (64 digits) in a file that nobody else may read. End it with Ctrl-C.";
 
 /// When a change is on the disk.
@@ -105,6 +106,10 @@ pub struct ServeArgs {
     /// Join the cluster whose map is in this etcd: http://HOST:PORT or https://, more of them after commas, /PREFIX, ?OPTIONS
     #[arg(long, value_name = "URL", requires = "name", group = "cluster")]
     etcd: Option<String>,
+    /// Serve the node with a backup: start it on two machines with the same --name. The second one becomes the backup, has each change
+    /// before its answer leaves, and takes over when the lease of the first one in etcd is over
+    #[arg(long, requires = "etcd", conflicts_with_all = ["coordinator", "map"])]
+    replicate: bool,
     /// The coordinator's key file
     #[arg(long, value_name = "FILE", requires = "coordinator")]
     key: Option<PathBuf>,
@@ -190,7 +195,9 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
         ..NodeOptions::default()
     };
     let Listening { transports, places, sockets, speaker } = listen(args, !keys.is_empty())?;
-    let (node, mut cluster, replayed) = open(args, options, &places, &sockets, speaker)?;
+    let opened = open(args, options, &places, &sockets, speaker, as_json, &stop)?;
+    // A backup that was stopped before it became the node.
+    let Some((node, mut cluster, replayed)) = opened else { return Ok(()) };
     let bytes: u64 = node.writer().stretches().iter().map(|(_, bytes)| bytes).sum();
     let start = json!({
         "listen": places,
@@ -305,10 +312,12 @@ fn open(
     places: &[String],
     sockets: &[SocketAddr],
     speaker: Option<UdpSocket>,
-) -> Result<(Node, Option<Cluster>, Replayed), Failure> {
+    as_json: bool,
+    stop: &AtomicBool,
+) -> Result<Option<(Node, Option<Cluster>, Replayed)>, Failure> {
     let (Some(source), Some(name)) = (source(args)?, args.name.clone()) else {
         let (node, replayed) = Node::open(options).map_err(failed)?;
-        return Ok((node, None, replayed));
+        return Ok(Some((node, None, replayed)));
     };
     let udp = if args.advertise.is_empty() { sockets } else { &args.advertise };
     let mut addresses: Vec<Address> = udp.iter().map(|socket| Address::Udp(*socket)).collect();
@@ -324,20 +333,62 @@ fn open(
         ));
     }
     let by_hand = matches!(source, Source::File(_));
-    let opened = Cluster::open(ClusterOptions { node: options, source, name, addresses }, speaker);
-    let (cluster, replayed) = opened.map_err(|error| match error {
+    let options = ClusterOptions { node: options, source, name, addresses };
+    let opened = if args.replicate {
+        let speaker = speaker.ok_or_else(|| {
+            Failure::Usage("a replicated node listens at a UDP address: say --listen HOST:PORT".to_owned())
+        })?;
+        let mut told = |event: ReplicaEvent| {
+            // A closed output ends the node later, when it prints what it does.
+            let _ = tell_replica(&event, as_json);
+        };
+        Cluster::open_replicated(&options, speaker, args.log_limit, stop, &mut told)
+    } else {
+        Cluster::open(options, speaker).map(Some)
+    };
+    let opened = opened.map_err(|error| match error {
         ClusterError::Map(MapError::Unreachable { .. }) => Failure::Unavailable(error.to_string()),
         ClusterError::Map(MapError::Refused { .. }) if by_hand => Failure::Usage(error.to_string()),
         other => failed(other),
     })?;
-    Ok((cluster.node().clone(), Some(cluster), replayed))
+    Ok(opened.map(|(cluster, replayed)| (cluster.node().clone(), Some(cluster), replayed)))
+}
+
+/// Prints what happens to a process of a replicated node before it is the primary.
+fn tell_replica(event: &ReplicaEvent, as_json: bool) -> Result<(), Failure> {
+    let text = match event {
+        ReplicaEvent::Copying(primary) => format!("backup: copying the node from {primary}"),
+        ReplicaEvent::Following(primary) => format!("backup: has all of {primary}, and gets each change"),
+        ReplicaEvent::Waiting(why) => format!("backup: waits: {why}"),
+    };
+    print::line(&if as_json { json!({"event": "replica", "text": text}).to_string() } else { text })
+}
+
+/// Prints a change of the backup's state.
+fn tell_backup(state: &BackupState, as_json: bool) -> Result<(), Failure> {
+    let text = match state {
+        BackupState::None => {
+            "backup: none; a failure of this machine loses what is not in the log".to_owned()
+        }
+        BackupState::Copying(at) => format!("backup: {at} gets a copy"),
+        BackupState::Listed(at) => {
+            format!("backup: {at} has everything, and takes over if this process fails")
+        }
+        BackupState::Dropping => "backup: gone; changes wait until etcd lists none".to_owned(),
+    };
+    print::line(&if as_json { json!({"event": "backup", "text": text}).to_string() } else { text })
 }
 
 /// Moves ranges in and out until `stop`; a problem with the map is reported once.
 fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
-    let mut trouble = None;
+    let (mut trouble, mut backup) = (None, None);
     while !stop.load(Ordering::Relaxed) {
         cluster.turn(Duration::from_millis(50)).map_err(failed)?;
+        let state = cluster.backup();
+        if state != backup {
+            state.iter().try_for_each(|state| tell_backup(state, as_json))?;
+            backup = state;
+        }
         for outcome in cluster.mover().outcomes() {
             let (event, id, text) = match outcome {
                 Outcome::Given { id, pieces, held } => {

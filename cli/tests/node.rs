@@ -141,6 +141,11 @@ fn a_node_says_what_is_wrong_with_its_arguments() {
         "does not answer",
     );
     fails(at, &with(&["--listen", "shm:x", "--coordinator", "unix:none"]), 2, "--name");
+    let replicated = ["--listen", "shm:x", "--coordinator", "unix:none", "--name", "a", "--replicate"];
+    fails(at, &with(&replicated), 2, "--coordinator");
+    fails(at, &with(&["--listen", "shm:x", "--name", "a", "--replicate"]), 2, "--etcd");
+    let replicated = ["--listen", "shm:x", "--etcd", "http://127.0.0.1:1", "--name", "a", "--replicate"];
+    fails(at, &with(&replicated), 2, "UDP");
     let two = ["--listen", "shm:x", "--coordinator", "unix:none", "--map", "cluster", "--name", "a"];
     fails(at, &with(&two), 2, "cannot be used with");
     fails(at, &with(&["--listen", "shm:x", "--log-limit", "1M"]), 2, "--log");

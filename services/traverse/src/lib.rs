@@ -38,7 +38,7 @@
 //! - **Rule** safety never depends on what is in memory: only the runtime follows addresses, and checks each against ranges,
 //!   permissions and the program's window
 //! - **Layout** `docs/formats/{walk,packet,map}.md`
-//! - **Not here** replication: there is none
+//! - **Copies** a replicated node has a backup, which gets each record before its answer leaves (`node/replica`)
 //!
 //! The interface is that of PULSE (`init` at the client; `next` and `end` sent to the data); the accelerator is this CPU.
 #![deny(unsafe_code)]

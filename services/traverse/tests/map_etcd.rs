@@ -5,144 +5,21 @@
 //!   skipped. Each test starts one of its own, on ports of its own, with its data in a folder of its own
 #![cfg(feature = "etcd")]
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod etcd_world;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use etcd_world::{Server, program};
 use memlift_traverse::client::{Client, Config};
-use memlift_traverse::map::etcd::Etcd;
 use memlift_traverse::map::{Address, Authority, Join, Map, MapError, Member, Order, Source, State};
 use memlift_traverse::node::{Cluster, ClusterOptions, NodeOptions};
 use memlift_traverse::structures::HashMap;
 use memlift_traverse::transport::udp::Udp;
-
-struct Server {
-    program: PathBuf,
-    child: Option<Child>,
-    folder: tempfile::TempDir,
-    ports: [u16; 2],
-    /// Options of the address where etcd wants TLS and certificates of its clients.
-    secured: Option<String>,
-}
-
-/// A program of a Debian package: on the PATH, or where `tools/etcd` unpacked it.
-fn program(name: &str, package: &str) -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let unpacked = cache.map(|cache| cache.join("memlift/corpora").join(package).join("usr/bin").join(name));
-    let found = [Some(PathBuf::from(name)), unpacked].into_iter().flatten().find(|program| {
-        let mut command = Command::new(program);
-        let option = if name == "etcdctl" { "version" } else { "--version" };
-        command.env("ETCDCTL_API", "3").arg(option).stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    });
-    if found.is_none() {
-        println!("skipped: {package} is not installed (run tools/etcd, or sudo apt install {package})");
-    }
-    found
-}
-
-impl Server {
-    /// `None` where there is no etcd.
-    fn start() -> Option<Server> {
-        let mut server = Server::stopped()?;
-        server.run();
-        Some(server)
-    }
-
-    fn stopped() -> Option<Server> {
-        let program = program("etcd", "etcd-server")?;
-        let folder = tempfile::tempdir().expect("a folder");
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
-        Some(Server { program, child: None, folder, ports, secured: None })
-    }
-
-    fn run(&mut self) {
-        let [mut client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
-        let data: &Path = self.folder.path();
-        let mut command = Command::new(&self.program);
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        if self.secured.is_some() {
-            client = client.replace("http:", "https:");
-            command
-                .arg("--cert-file")
-                .arg(data.join("server.pem"))
-                .arg("--key-file")
-                .arg(data.join("server.key"));
-            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(data.join("ca.pem"));
-        }
-        command.arg("--data-dir").arg(data.join("data")).args(["--name", "one", "--logger", "zap"]);
-        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &format!("one={peer}")]);
-        // Leases of a second need elections faster than that.
-        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
-        if !std::env::consts::ARCH.starts_with("x86") {
-            command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH);
-        }
-        self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd runs"));
-        let mut etcd = self.etcd();
-        while etcd.read().is_err() {
-            let ended = self.child.as_mut().expect("started").try_wait().expect("asked");
-            assert!(ended.is_none(), "etcd ended: {ended:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn stop(&mut self) {
-        let mut child = self.child.take().expect("running");
-        child.kill().expect("killed");
-        child.wait().expect("gone");
-    }
-
-    fn etcd(&self) -> Etcd {
-        let Source::Etcd(mut address) = self.source() else { unreachable!("an etcd") };
-        // The first host is nobody: the next one is asked.
-        address.hosts.insert(0, address.hosts[0].replace(&self.ports[0].to_string(), "1"));
-        Etcd::new(address).with_lease_s(1)
-    }
-
-    /// Runs etcd's own command, as an operator does; nobody has to be logged in yet.
-    fn ctl(&self, arguments: &[&str]) {
-        let (data, scheme) = (self.folder.path(), if self.secured.is_some() { "https" } else { "http" });
-        let mut command = Command::new(program("etcdctl", "etcd-client").expect("asked for before"));
-        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={scheme}://localhost:{}", self.ports[0]));
-        if self.secured.is_some() {
-            for (option, file) in [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")]
-            {
-                command.arg(option).arg(data.join(file));
-            }
-        }
-        let output = command.args(arguments).output().expect("etcdctl runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// The address, with what comes behind the question mark.
-    fn text(&self) -> String {
-        let port = self.ports[0];
-        match &self.secured {
-            None => format!("etcd:http://127.0.0.1:{port}/test/map"),
-            Some(options) => format!("etcd:https://localhost:{port}/test/map?{options}"),
-        }
-    }
-
-    fn source(&self) -> Source {
-        Source::parse(&self.text()).expect("a source")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 fn join(name: &str, port: u16, incarnation: u64) -> Join {
     Join {

@@ -56,6 +56,8 @@ pub const KIND_APPLY: u8 = 9;
 pub const KIND_DECIDED: u8 = 10;
 /// Request: returns the epoch of the map, and what this node knows about `address`.
 pub const KIND_MAP: u8 = 11;
+/// `iterations` of an answer to [`KIND_MAP`] by the backup of a replicated node: it serves nothing, and says where the node is.
+pub const MAP_BACKUP: u32 = 7;
 /// Between nodes: a message about a range that is moved; `tenant` is [`TENANT_NODES`].
 pub const KIND_MIGRATE: u8 = 12;
 /// From a client that ends: all its requests are settled, and its session ends. There is no answer.

@@ -113,12 +113,28 @@ impl Client {
         let Whole { header, body, emitted, .. } = whole;
         // With keys the epoch is authentic. Without keys it is trusted: a wrong one only costs a refresh.
         self.routes.epoch = self.routes.epoch.max(header.epoch);
+        if self.learned_epoch == 0 {
+            self.learned_epoch = header.epoch;
+        }
+        if header.epoch > self.learned_epoch
+            && let Some(flight) = self.flights.get(&sequence)
+            && flight.request.kind != Kind::Map
+        {
+            // The node may have another backup since, and only the map says where that is.
+            let node = flight.node;
+            if let Some(address) = self.routes.first_of(node)
+                && self.ask_owner(address, node)?
+            {
+                self.asked_epoch = header.epoch;
+            }
+        }
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         if flight.request.kind == Kind::Register {
             return self.registered(sequence, header.status, &body);
         }
         if flight.request.kind == Kind::Map && flight.ticket.is_none() {
             self.flights.remove(&sequence);
+            self.learned_epoch = self.learned_epoch.max(header.epoch).max(self.asked_epoch);
             self.learned(&body);
             return Ok(());
         }
@@ -254,7 +270,7 @@ impl Client {
                     let lost = MapError::Lost { address, since: entry.range.since };
                     self.finish(sequence, Err(lost.into()));
                 }
-                Some(node) if !up && !changes => {
+                Some(node) if !up && !changes && !node.has_backup() => {
                     let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };
                     self.finish(sequence, Err(down.into()));
                 }
@@ -292,7 +308,7 @@ impl Client {
                 flight.forwarded_to = Some((0, node.name.clone()));
                 // The change may have been made already. The client repeats the request until its deadline; the node may be
                 // back by then.
-                if changes {
+                if changes || node.has_backup() {
                     self.schedule_retry(sequence);
                 } else {
                     let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };

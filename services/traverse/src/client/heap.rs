@@ -57,7 +57,7 @@ impl Client {
             // If no node seems to be alive, all are asked anyway: they may only be slow.
             for asks_all in [false, true] {
                 for _ in 0..self.nodes() {
-                    let node = self.next_node % self.nodes();
+                    let node = self.node_in_turn();
                     if asks_all || self.is_there(node)? {
                         match self.call(request(node)) {
                             Ok(answer) => {
@@ -165,7 +165,7 @@ impl Heap for Client {
             let walked = self.walk(walk)?;
             return Ok((walked, self.allocate_many(count, bytes)?));
         }
-        let node = self.next_node % self.nodes();
+        let node = self.node_in_turn();
         if !self.is_there(node)? {
             let walked = self.walk(walk)?;
             return Ok((walked, self.allocate_many(count, bytes)?));
@@ -207,7 +207,7 @@ impl Heap for Client {
 
     fn place_many(&mut self, blocks: &[Vec<u8>]) -> Vec<Result<u64>> {
         let packet = self.packet_bytes() & !7;
-        let node = self.next_node % self.nodes();
+        let node = self.node_in_turn();
         let together = matches!(self.is_there(node), Ok(true));
         let requests: Vec<Request> = blocks
             .iter()

@@ -124,6 +124,12 @@ pub struct Client {
     next_retransmit_at: Instant,
     /// Node that will be asked next for memory.
     next_node: usize,
+    /// Node that was asked last for the owner of an address.
+    next_inquiry: usize,
+    /// Newest epoch of which the addresses of nodes are known.
+    learned_epoch: u64,
+    /// Epoch of the answer after which a node was last asked for its addresses.
+    asked_epoch: u64,
     /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
     counts: Counts,

@@ -10,7 +10,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Answer, Client, Request, Result, Ticket};
+use memlift_spec::formats::packet::MAP_BACKUP;
+
+use super::{Answer, Client, Request, Result, Ticket, route};
+use crate::map::Entry;
+use crate::transport::Peer;
 
 /// Time for which the client waits for a silent node; when connecting, it starts once others have answered.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -67,7 +71,19 @@ impl Client {
 
     /// Handles a node's answer about its range.
     fn note_range(&mut self, node: usize, answer: &Answer) {
+        let is_backup = self.config.iterations.saturating_sub(answer.iterations) == MAP_BACKUP
+            && (answer.address, answer.value) == (0, 0);
+        if let Ok(entry) = Entry::decode(&answer.body) {
+            let own = self.reaches[node].peer;
+            if is_backup {
+                route::take_entry(&mut self.routes, &mut self.reaches, &entry);
+            } else if let Some(of) = entry.node.filter(|of| of.socket().map(Peer::Socket) == Some(own)) {
+                // Its name in the map, by which it is known again at another address, and its backup.
+                route::known(&mut self.reaches, &of, entry.cluster);
+            }
+        }
         let reach = &mut self.reaches[node];
+        reach.is_backup = is_backup;
         reach.silent = None;
         reach.heard = Some(Instant::now());
         // The memory's first number is kept: a node that has another memory by now must refuse addresses of the old one.
@@ -85,10 +101,23 @@ impl Client {
         self.flights.retain(|_, flight| flight.ticket != Some(ticket));
     }
 
+    /// Returns the node that is asked next for memory. Backups have none.
+    pub(super) fn node_in_turn(&mut self) -> usize {
+        for _ in 0..self.nodes() {
+            if !self.reaches[self.next_node % self.nodes()].is_backup {
+                break;
+            }
+            (self.turn_bytes, self.next_node) = (0, self.next_node + 1);
+        }
+        self.next_node % self.nodes()
+    }
+
     /// Returns true if the node is the only one, has answered lately, or answers now.
     pub(super) fn is_there(&mut self, node: usize) -> Result<bool> {
         let reach = &self.reaches[node];
-        if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
+        if self.reaches.iter().filter(|reach| !reach.is_backup).count() <= 1
+            || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY)
+        {
             return Ok(true);
         }
         if reach.silent.is_some_and(|silent| silent.elapsed() < RETRY_SILENT_AFTER) {

@@ -29,6 +29,9 @@ pub(super) struct Reach {
     pub peer: Peer,
     /// Number of the node's memory (the cluster); 0: the node has not answered yet.
     pub cluster: u64,
+    /// True for a place where a replicated node may be later. Nothing is allocated there, and nothing is sent there but the question
+    /// where the node is.
+    pub is_backup: bool,
     /// True if this client has sent a change to the node.
     pub changed: bool,
     /// Time of the node's last answer.
@@ -48,6 +51,7 @@ impl Reach {
             link,
             peer,
             cluster,
+            is_backup: false,
             changed: false,
             heard: None,
             silent: None,
@@ -79,6 +83,11 @@ impl Routes {
         Some(node)
     }
 
+    /// Returns the first address of a node, as far as it is known.
+    pub fn first_of(&self, node: usize) -> Option<u64> {
+        self.ranges.iter().find(|(_, (_, owner))| *owner == node).map(|(&base, _)| base)
+    }
+
     /// Makes a node the owner of the addresses from `base` up to `end`.
     pub fn assign(&mut self, base: u64, end: u64, node: usize) {
         if base >= end {
@@ -108,14 +117,41 @@ impl Routes {
 
 /// Returns the index of a node of the map. A new node is added if it has a socket and some link has sockets.
 pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
+    let named = reaches.iter().find(|reach| reach.name == node.name);
+    let before = named.map(|reach| reach.peer);
+    let found = known_primary(reaches, node, cluster)?;
+    let link = reaches[found].link;
+    // The addresses after the first one may be those of a backup, which knows where the node is once its primary is gone. The process
+    // at the address that the node had before may be a backup by now.
+    let before = before.and_then(|peer| match peer {
+        Peer::Socket(socket) => Some(socket),
+        Peer::Ring(_) => None,
+    });
+    let sockets = node.addresses.iter().filter_map(|address| match address {
+        Address::Udp(socket) => Some(*socket),
+        Address::Shm(_) => None,
+    });
+    for socket in sockets.chain(before) {
+        let peer = Peer::Socket(socket);
+        if matches!(reaches[found].peer, Peer::Socket(_)) && !reaches.iter().any(|reach| reach.peer == peer) {
+            let backup = Reach::new(socket.to_string(), link, peer, cluster);
+            reaches.push(Reach { is_backup: true, ..backup });
+        }
+    }
+    Some(found)
+}
+
+fn known_primary(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
     let same = |reach: &Reach| {
         reach.name == node.name
-            || node.addresses.iter().any(|address| match address {
-                Address::Udp(socket) => reach.peer == Peer::Socket(*socket),
-                Address::Shm(path) => reach.name == *path,
-            })
+            || !reach.is_backup
+                && node.addresses.iter().any(|address| match address {
+                    Address::Udp(socket) => reach.peer == Peer::Socket(*socket),
+                    Address::Shm(path) => reach.name == *path,
+                })
     };
-    if let Some(found) = reaches.iter().position(same) {
+    let named = reaches.iter().position(|reach| reach.name == node.name);
+    if let Some(found) = named.or_else(|| reaches.iter().position(same)) {
         let reach = &mut reaches[found];
         // A restarted node may listen at another address.
         if let (Peer::Socket(_), Some(socket)) = (reach.peer, node.socket()) {

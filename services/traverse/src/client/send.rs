@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::flight::Flight;
+use super::route::Reach;
 use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
 use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
@@ -14,6 +15,9 @@ use memlift_spec::formats::packet::PACKET_VERSION;
 
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
+
+/// Attempts to ask a node for the owner of an address, beyond the first one.
+const INQUIRY_ATTEMPTS: u32 = 3;
 
 /// If this many attempts in a row were forwarded to another node without an answer from there, the network is assumed to
 /// lose those answers.
@@ -30,7 +34,8 @@ impl Client {
             // No known node has the address, but any node with a map knows the owner.
             None if epoch == 0 && self.unheard().is_some() => Ok(self.unheard().unwrap_or(0)),
             None if self.reaches.len() > 1 || epoch > 0 => {
-                Ok(self.reaches.iter().position(|reach| reach.silent.is_none()).unwrap_or(0))
+                let there = |reach: &Reach| reach.silent.is_none() && !reach.is_backup;
+                Ok(self.reaches.iter().position(there).unwrap_or(0))
             }
             None => Err(ClientError::Nowhere { address, epoch }),
         }
@@ -134,22 +139,26 @@ impl Client {
         if self.reaches.len() < 2 {
             return Ok(());
         }
-        self.next_node = self.next_node.wrapping_add(1);
-        let mut node = self.next_node % self.reaches.len();
-        if node == silent {
-            node = (node + 1) % self.reaches.len();
+        // Two entries may be the same process: a backup that has taken over has the node's entry, too.
+        let place = |reach: &Reach| (reach.link, reach.peer);
+        let (count, gone) = (self.reaches.len(), place(&self.reaches[silent]));
+        self.next_inquiry = (self.next_inquiry + 1) % count;
+        let mut others = (0..count).map(|step| (self.next_inquiry + step) % count);
+        match others.find(|node| place(&self.reaches[*node]) != gone) {
+            Some(node) => self.ask_owner(address, node).map(drop),
+            None => Ok(()),
         }
-        self.ask_owner(address, node)
     }
 
-    /// Asks a node for the owner of an address, unless such a request is in flight.
-    pub(super) fn ask_owner(&mut self, address: u64, node: usize) -> Result<()> {
+    /// Asks a node for the owner of an address, unless such a request is in flight; returns true if it was asked.
+    pub(super) fn ask_owner(&mut self, address: u64, node: usize) -> Result<bool> {
         let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
         if self.flights.values().any(inquiry) {
-            return Ok(());
+            return Ok(false);
         }
         let request = Request { node: Some(node), ..Request::new(Kind::Map, address, 0) };
-        self.launch(None, request, node)
+        self.launch(None, request, node)?;
+        Ok(true)
     }
 
     /// Sends again every request that was not answered in time, and ends those that are past their deadline.
@@ -187,6 +196,14 @@ impl Client {
                 self.finish(sequence, Err(ClientError::Silent { node, waited, attempts }));
                 continue;
             }
+            if flight.request.kind == Kind::Map
+                && flight.ticket.is_none()
+                && flight.attempt >= INQUIRY_ATTEMPTS
+            {
+                // The node that was asked may be gone as well: the next question goes to another one.
+                self.flights.remove(&sequence);
+                continue;
+            }
             flight.attempt += 1;
             self.counts.again += 1;
             // The first node answers, and no answer comes from the node to which it forwarded the walk: a network address
@@ -198,8 +215,15 @@ impl Client {
             let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
             let uploads = flight.request.kind == Kind::Register;
             let inquires = !matches!(flight.request.kind, Kind::Map | Kind::Register);
-            if attempt.is_multiple_of(3) && address != 0 && inquires {
-                self.inquire(address, silent)?;
+            // A backup knows when the node is elsewhere, so it is asked more often.
+            let often = if self.reaches.iter().any(|reach| reach.is_backup) { 1 } else { 3 };
+            if attempt.is_multiple_of(often) && inquires {
+                // An allocation is about no address: the node is looked for by one that it had.
+                let about =
+                    if address == 0 && often == 1 { self.routes.first_of(silent) } else { Some(address) };
+                if let Some(about) = about.filter(|about| *about != 0) {
+                    self.inquire(about, silent)?;
+                }
             }
             if uploads && attempt >= UPLOAD_ATTEMPTS {
                 self.give_up(sequence)?;

@@ -144,6 +144,13 @@ impl Map {
         Ok((map.checked()?, id))
     }
 
+    /// Makes a map of the next epoch, in which a node has these addresses.
+    pub(super) fn readdressed(&self, name: &str, addresses: &[Address]) -> Result<Map, MapError> {
+        let mut map = self.next()?;
+        map.named_mut(name)?.addresses = addresses.to_vec();
+        map.checked()
+    }
+
     /// Assigns addresses to a node that no node ever had.
     fn grant(&mut self, id: NodeId, bytes: u64, tenant: u32) -> Result<(), MapError> {
         let base = self.next_base;

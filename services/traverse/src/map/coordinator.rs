@@ -27,7 +27,7 @@ use memlift_ground::socket_file::SocketFile;
 use super::MapError;
 use super::change::{Join, Order};
 use super::encode::{MAGIC, MAP_BYTES_MAX};
-use super::frame::{Frames, Secret, Side};
+use super::frame::{Frames, Protocol, Secret, Side};
 use super::message::{Answer, Request};
 use super::node::{NodeId, State};
 use super::range::Map;
@@ -270,7 +270,7 @@ impl CoordinatorState {
 
     fn serve<S: Conversation>(&self, stream: S) -> io::Result<()> {
         stream.prepare()?;
-        let mut frames = Frames::greet(stream, self.options.secret.as_ref(), Side::Server)?;
+        let mut frames = Frames::greet(stream, Protocol::Map, self.options.secret.as_ref(), Side::Server)?;
         let mut idle_since = Instant::now();
         while !self.stopped() {
             if !frames.stream().readable(Duration::from_millis(100))? {

@@ -98,6 +98,14 @@ pub enum MapError {
         /// Name of the node whose lease ran out.
         node: String,
     },
+    /// Another copy of a replicated node is its primary, or this copy is not listed any more.
+    #[error(
+        "another copy of node {node} has taken over: this one must not serve; start it again, and it becomes the backup"
+    )]
+    Replaced {
+        /// Name of the node.
+        node: String,
+    },
     /// Another change was made to the map at the same time.
     #[error("the map moved on to epoch {epoch} meanwhile: read it and try again")]
     Conflict {

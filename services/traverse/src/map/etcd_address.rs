@@ -2,7 +2,7 @@
 //! The address of an etcd, with the options of the connection, as one text.
 //!
 //! - **Layout** `https://HOST:PORT[,https://HOST:PORT…][/PREFIX][?OPTION=VALUE&…]`, the options `user`, `password-file`, `ca`,
-//!   `cert`, `key`
+//!   `cert`, `key`, `lease`
 //! - **Not here** the password itself: every user of a machine can read command lines
 
 use std::path::PathBuf;
@@ -20,11 +20,17 @@ pub struct EtcdAddress {
     pub ca: Option<PathBuf>,
     /// PEM files of this client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// Length of a node's lease in seconds; `None`: the default.
+    pub lease_s: Option<u64>,
 }
+
+/// Default length of a lease in seconds, etcd's unit.
+pub const LEASE_S: u64 = 5;
 
 /// Text for an error that shows the syntax.
 pub(super) const FORM: &str = "after etcd: comes http://HOST:PORT or https://HOST:PORT, more of them after commas, /PREFIX, and \
-     ?user=NAME&password-file=FILE&ca=FILE&cert=FILE&key=FILE (user with password-file; cert with key; files need https or a user)";
+     ?user=NAME&password-file=FILE&ca=FILE&cert=FILE&key=FILE&lease=SECONDS (user with password-file; cert with key; files need https \
+     or a user; a lease of 1 to 3600 seconds)";
 
 impl EtcdAddress {
     /// Parses the text; returns `None` if it does not match [`FORM`].
@@ -68,6 +74,10 @@ impl EtcdAddress {
                 "ca" => self.ca.replace(PathBuf::from(value)),
                 "cert" => certificate.replace(PathBuf::from(value)),
                 "key" => key.replace(PathBuf::from(value)),
+                "lease" => {
+                    let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds))?;
+                    self.lease_s.replace(seconds).map(|_| PathBuf::new())
+                }
                 _ => return None,
             };
             if before.is_some() {
@@ -94,6 +104,15 @@ fn both<A, B>(one: Option<A>, other: Option<B>) -> Option<Option<(A, B)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_is_a_number_of_seconds() {
+        let lease = |text: &str| EtcdAddress::parse(&format!("http://h:1/p{text}")).map(|one| one.lease_s);
+        assert_eq!((lease(""), lease("?lease=2")), (Some(None), Some(Some(2))));
+        for wrong in ["?lease=0", "?lease=", "?lease=3601", "?lease=1s", "?lease=2&lease=2"] {
+            assert_eq!(lease(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn options_go_together_or_are_refused() {

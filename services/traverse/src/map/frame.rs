@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Frames on a stream, each with a MAC: nobody else can insert a frame into a connection, nor replay one.
 //!
-//! - **Layout** greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes. Frame:
+//! - **Layout** greeting, both ways: 0 magic "MLCO", between a node and its backup "MLRE" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes. Frame:
 //!   0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
 //! - **Order** frames are numbered from 0 in each direction, so a frame that is repeated, omitted or from another connection has a
 //!   wrong MAC
@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use super::MapError;
@@ -22,6 +23,38 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 pub const REQUEST_BYTES_MAX: usize = 4 << 10;
 const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
 const MAC_BYTES: usize = 32;
+
+/// Conversation that a connection is for. The two sides must mean the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// A coordinator and its members.
+    Map,
+    /// A node and its backup.
+    Replica,
+}
+
+impl Protocol {
+    fn magic(self) -> [u8; 4] {
+        match self {
+            Protocol::Map => *b"MLCO",
+            Protocol::Replica => *b"MLRE",
+        }
+    }
+
+    fn context(self) -> &'static str {
+        match self {
+            Protocol::Map => "memlift map coordinator frames, version 1",
+            Protocol::Replica => "memlift node replica frames, version 1",
+        }
+    }
+
+    fn other(self) -> &'static str {
+        match self {
+            Protocol::Map => "what speaks there is no memlift coordinator, or one of another version",
+            Protocol::Replica => "what speaks there is no replicated memlift node, or one of another version",
+        }
+    }
+}
 const GREETING_BYTES: usize = 24;
 
 /// Secret that a coordinator shares with its clients: 32 bytes.
@@ -99,9 +132,9 @@ pub(super) fn nonce() -> io::Result<[u8; 16]> {
     Ok(nonce)
 }
 
-fn greeting(secret: Option<&Secret>, nonce: [u8; 16]) -> [u8; GREETING_BYTES] {
+fn greeting(protocol: Protocol, secret: Option<&Secret>, nonce: [u8; 16]) -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
-    bytes[..4].copy_from_slice(b"MLCO");
+    bytes[..4].copy_from_slice(&protocol.magic());
     bytes[4] = 1;
     bytes[6] = secret.is_some().into();
     bytes[8..].copy_from_slice(&nonce);
@@ -114,13 +147,18 @@ impl<S: Read + Write> Frames<S> {
     /// # Errors
     ///
     /// Errors of the stream, or `InvalidData` with a text that says what to do
-    pub fn greet(mut stream: S, secret: Option<&Secret>, side: Side) -> io::Result<Frames<S>> {
-        let ours = greeting(secret, nonce()?);
+    pub fn greet(
+        mut stream: S,
+        protocol: Protocol,
+        secret: Option<&Secret>,
+        side: Side,
+    ) -> io::Result<Frames<S>> {
+        let ours = greeting(protocol, secret, nonce()?);
         stream.write_all(&ours)?;
         let mut theirs = [0; GREETING_BYTES];
         stream.read_exact(&mut theirs)?;
         if theirs[..6] != ours[..6] {
-            return Err(broken("what speaks there is no memlift coordinator, or one of another version"));
+            return Err(broken(protocol.other()));
         }
         if theirs[6..8] != ours[6..8] {
             return Err(broken("one side uses a key and the other does not: give both the same key file"));
@@ -128,7 +166,7 @@ impl<S: Read + Write> Frames<S> {
         let (server, client) = if side == Side::Server { (&ours, &theirs) } else { (&theirs, &ours) };
         let secret = secret.map_or([0; 32], |secret| secret.0);
         let material = [&secret[..], &server[8..], &client[8..]].concat();
-        let key = blake3::derive_key("memlift map coordinator frames, version 1", &material);
+        let key = blake3::derive_key(protocol.context(), &material);
         Ok(Frames { stream, key, side, sent: 0, received: 0 })
     }
 
@@ -186,5 +224,18 @@ impl<S: Read + Write> Frames<S> {
     /// Returns the underlying stream.
     pub fn stream(&self) -> &S {
         &self.stream
+    }
+}
+
+impl Frames<TcpStream> {
+    /// Splits a connection: one half is for sending only, the other for receiving only.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor left
+    pub fn split(self) -> io::Result<(Frames<TcpStream>, Frames<TcpStream>)> {
+        let stream = self.stream.try_clone()?;
+        let Frames { key, side, sent, received, .. } = self;
+        Ok((self, Frames { stream, key, side, sent, received }))
     }
 }

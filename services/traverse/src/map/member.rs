@@ -15,8 +15,10 @@ use std::time::Duration;
 
 use super::MapError;
 use super::change::{Join, Order};
-use super::node::NodeId;
+use super::lease::{self, Lease};
+use super::node::{NodeId, State};
 use super::range::Map;
+use super::replicas::{BackupOrder, Replicas};
 use super::shared::Shared;
 use super::source::{Authority, Source};
 
@@ -27,6 +29,7 @@ pub struct Member {
     node: Option<(NodeId, u64)>,
     source: Source,
     state: Arc<ThreadState>,
+    lease: Arc<Lease>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -60,12 +63,31 @@ impl Member {
     ///
     /// [`MapError::Refused`], [`MapError::Unreachable`]: no thread was started
     pub fn join(source: Source, join: Join) -> Result<Member, MapError> {
+        Member::join_as(source, join, None)
+    }
+
+    /// Joins as the primary of a replicated node, with the copy of this number.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Member::join`]; [`MapError::Replaced`]
+    pub fn join_replica(source: Source, join: Join, replica: u64) -> Result<Member, MapError> {
+        Member::join_as(source, join, Some(replica))
+    }
+
+    fn join_as(source: Source, join: Join, replica: Option<u64>) -> Result<Member, MapError> {
         let mut authority = source.connect()?;
-        let (map, id, lease) = authority.join(&join)?;
+        let asked = lease::now();
+        let (map, id, length) = match replica {
+            Some(replica) => authority.join_replica(&join, replica)?,
+            None => authority.join(&join)?,
+        };
         let mut member = Member::start(source, map, Some((id, join.incarnation)))?;
+        member.lease.renew(asked, length);
         let (shared, state) = (member.shared.clone(), member.state.clone());
-        if lease != Duration::MAX {
-            let renewer = LeaseRenewer { authority, join, id, lease, shared, state };
+        if length != Duration::MAX {
+            let lease = member.lease.clone();
+            let renewer = LeaseRenewer { authority, join, replica, id, length, lease, shared, state };
             member.threads.push(std::thread::spawn(move || renewer.run()));
         }
         Ok(member)
@@ -86,13 +108,30 @@ impl Member {
         let (shared, state) = (Shared::new(map, node.map(|(id, _)| id)), Arc::new(ThreadState::default()));
         let (told, alive) = (shared.clone(), state.clone());
         let thread = std::thread::spawn(move || follow(&mut *authority, &told, &alive));
-        Ok(Member { shared, node, source, state, threads: vec![thread] })
+        Ok(Member { shared, node, source, state, lease: Arc::default(), threads: vec![thread] })
     }
 
     /// Returns the copy of the map that the threads keep up to date.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Returns this node's lease, as far as the node may rely on it.
+    #[must_use]
+    pub fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Asks the map's authority to list another backup of this node, or none, and adopts the new map.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Replaced`]; [`MapError::Unreachable`]: the change may have been made or not
+    pub fn set_backup(&self, order: &BackupOrder) -> Result<Replicas, MapError> {
+        let (map, replicas) = self.source.connect()?.set_backup(order)?;
+        self.shared.publish(map);
+        Ok(replicas)
     }
 
     /// Returns this node's id; `None` for a client.
@@ -173,34 +212,48 @@ fn follow(authority: &mut dyn Authority, shared: &Shared, state: &ThreadState) {
 struct LeaseRenewer {
     authority: Box<dyn Authority>,
     join: Join,
+    /// Number of this copy of a replicated node.
+    replica: Option<u64>,
     id: NodeId,
-    lease: Duration,
+    length: Duration,
+    lease: Arc<Lease>,
     shared: Arc<Shared>,
     state: Arc<ThreadState>,
 }
 
 impl LeaseRenewer {
     fn run(mut self) {
-        let mut pause = self.lease / 3;
+        let mut pause = self.length / 3;
         while self.state.sleep(pause) {
             pause = match self.once() {
                 Ok(()) => {
                     self.state.note(1, None);
-                    self.lease / 3
+                    self.length / 3
                 }
                 Err(error) => {
                     self.state.note(1, Some(error.to_string()));
-                    (self.lease / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
+                    (self.length / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
                 }
             };
         }
         // A node that stops regularly is marked down immediately. If that message is lost, its lease runs out.
+        self.lease.end();
         let _ = self.authority.order(&Order::Leave(self.id, self.join.incarnation));
     }
 
     fn once(&mut self) -> Result<(), MapError> {
+        let asked = lease::now();
         match self.authority.renew(self.id, self.join.incarnation) {
             Err(MapError::LeaseLost { .. }) => {}
+            Ok(()) => {
+                self.lease.renew(asked, self.length);
+                let map = self.shared.map();
+                let own = map.node(self.id).filter(|node| node.incarnation == self.join.incarnation);
+                if own.is_none_or(|node| node.state == State::Up) {
+                    return Ok(());
+                }
+                // Somebody saw an earlier lease run out, and marked the node down after it had this one.
+            }
             other => return other,
         }
         // The node still has the data of this start, so it joins again as recovered.
@@ -211,10 +264,15 @@ impl LeaseRenewer {
         }
         let map = self.shared.map();
         let join = Join { recovered: true, epoch: map.epoch(), cluster: map.cluster(), ..self.join.clone() };
-        let (map, id, _) = self.authority.join(&join)?;
+        let asked = lease::now();
+        let (map, id, length) = match self.replica {
+            Some(replica) => self.authority.join_replica(&join, replica)?,
+            None => self.authority.join(&join)?,
+        };
         if id != self.id {
             return Err(self.forgotten());
         }
+        self.lease.renew(asked, length);
         self.shared.publish(map);
         Ok(())
     }

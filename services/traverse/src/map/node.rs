@@ -76,7 +76,7 @@ impl Address {
     }
 
     /// Returns true if a node could listen there, and the encoding contains all of the address.
-    pub(super) fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         match self {
             Address::Udp(SocketAddr::V4(address)) => address.port() != 0 && !address.ip().is_unspecified(),
             Address::Udp(SocketAddr::V6(address)) => {
@@ -126,6 +126,13 @@ impl Node {
         })
     }
 
+    /// Returns true if another process may take over when this one is down: it has more than one UDP address, and those after the
+    /// first one may be a backup's.
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        self.addresses.iter().filter(|address| matches!(address, Address::Udp(_))).count() > 1
+    }
+
     /// Checks the fields that a node reports about itself.
     pub(super) fn validate(&self) -> Result<(), MapError> {
         if !is_name(&self.name) {
@@ -151,7 +158,7 @@ impl Node {
 }
 
 /// Returns true if a text is a valid name of a node.
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::MapError;
 use super::change::{Join, Order};
-use super::frame::{Frames, Secret, Side};
+use super::frame::{Frames, Protocol, Secret, Side};
 use super::message::{Answer, Request};
 use super::node::NodeId;
 use super::range::Map;
@@ -88,7 +88,7 @@ impl Remote {
             }
             Peer::Tcp(address) => Box::new(tcp(address, ANSWER_TIMEOUT)?),
         };
-        Frames::greet(stream, self.secret.as_ref(), Side::Client)
+        Frames::greet(stream, Protocol::Map, self.secret.as_ref(), Side::Client)
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Vec<u8>> {

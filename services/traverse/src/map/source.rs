@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use super::MapError;
 use super::change::{Join, Order};
-use super::etcd_address::{EtcdAddress, FORM};
+use super::etcd_address::{EtcdAddress, FORM, LEASE_S};
 use super::file::Watched;
 use super::frame::Secret;
 use super::node::NodeId;
 use super::range::Map;
 use super::remote::{Peer, Remote};
+use super::replicas::{BackupOrder, Replicas};
 
 /// Place from which a map is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,46 @@ pub trait Authority: Send {
     ///
     /// [`MapError::Refused`], [`MapError::Unreachable`] (then the change may have been made: read the map)
     fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError>;
+
+    /// Reads the newest map, and the copies of a node; `None`: the node is not replicated.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Authority::read`]; [`MapError::Refused`] if this authority cannot decide about copies
+    fn replicas(&mut self, name: &str) -> Result<(Map, Option<Replicas>), MapError> {
+        let _ = name;
+        Err(MapError::refused(ONLY_ETCD))
+    }
+
+    /// A copy of a node joins as its primary. Returns what [`Authority::join`] returns.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Authority::join`]; [`MapError::Replaced`]
+    fn join_replica(&mut self, join: &Join, replica: u64) -> Result<(Map, NodeId, Duration), MapError> {
+        let _ = (join, replica);
+        Err(MapError::refused(ONLY_ETCD))
+    }
+
+    /// A primary lists another backup, or none. Returns the new map and the copies.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Replaced`]; [`MapError::Unreachable`]: the change may have been made or not
+    fn set_backup(&mut self, order: &BackupOrder) -> Result<(Map, Replicas), MapError> {
+        let _ = order;
+        Err(MapError::refused(ONLY_ETCD))
+    }
+}
+
+const ONLY_ETCD: &str = "only etcd decides who is a node's primary: a replicated node needs --etcd";
+
+/// Returns the length of a node's lease in seconds; `None`: the source is no etcd.
+pub(crate) fn etcd_lease_s(source: &Source) -> Option<u64> {
+    match source {
+        Source::Etcd(address) => Some(address.lease_s.unwrap_or(LEASE_S)),
+        _ => None,
+    }
 }
 
 impl Source {

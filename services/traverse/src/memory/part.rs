@@ -65,6 +65,11 @@ impl AllocatorState {
         Ok(part)
     }
 
+    /// Returns the stretches of pages that the lists are about: first address, bytes.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.extents.iter().map(|&(base, bytes, _)| (base, bytes)).chain(self.runs.iter().copied())
+    }
+
     fn check(&self, base: u64, bytes: u64) -> Result<(), &'static str> {
         let inside = |from: u64, length: u64| {
             let offset = from.wrapping_sub(base);

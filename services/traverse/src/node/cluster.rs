@@ -4,21 +4,30 @@
 //! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::apply_map`]: ranges that the map gives are mapped, others are dropped
 //!   ─▶ shards, and one thread that runs [`Cluster::turn`]
 //! - **Order** a node that was killed waits until the lease of its last start has run out, and then joins again
+//! - **Replicated** [`Cluster::open_replicated`]: a process is the backup until etcd lets it join as the primary (`replica`)
 //! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
 //! - **Rule** a map file is edited by people: a range that an edit takes from a node stays in the node's memory, unreachable,
 //!   until the node restarts
 //!   restarts
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::gate::Gate;
 use super::log::{LogError, RangeStep, Replayed};
 use super::mover::Mover;
+use super::replica::backup::{self, Answerer, Following};
+use super::replica::primary::{Primary, PrimaryOptions};
+use super::replica::{BackupState, secret};
 use super::writer::Writer;
 use super::{Node, NodeError, NodeOptions};
-use crate::map::{Address, Join, Map, MapError, Member, NodeId, Shared, Source, State};
+use crate::map::etcd_lease_s;
+use crate::map::{Address, Authority, Join, Map, MapError, Member, NodeId, Replicas, Shared, Source, State};
 
+/// Pause of a process of a replicated node before it looks again.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that a node waits for the lease of its last start to run out.
 const WAIT_FOR_LEASE: Duration = Duration::from_secs(60);
 
@@ -38,6 +47,20 @@ pub enum ClusterError {
     /// The map and the memory of the node do not fit together.
     #[error("the map and this node's memory do not fit: {0}")]
     Unfit(String),
+    /// The backup of this node has taken over.
+    #[error(
+        "node {0} is another process now: its backup has taken over. Start this one again, and it becomes the backup"
+    )]
+    Replaced(String),
+    /// The sockets of a replicated node cannot be opened, or its log cannot be put aside.
+    #[error("{what}: {error}")]
+    System {
+        /// Operation that failed.
+        what: String,
+        /// Error of the system.
+        #[source]
+        error: std::io::Error,
+    },
 }
 
 /// Settings of a node in a cluster.
@@ -53,9 +76,23 @@ pub struct ClusterOptions {
     pub addresses: Vec<Address>,
 }
 
+/// Event of a process of a replicated node, before it is the primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaEvent {
+    /// It gets a copy from the primary at this address.
+    Copying(SocketAddr),
+    /// It has the whole copy, and gets each record.
+    Following(SocketAddr),
+    /// It waits, for the reason in the text.
+    Waiting(String),
+}
+
 /// A node, its membership, and the mover of its ranges.
 #[derive(Debug)]
 pub struct Cluster {
+    /// Dropped first: it ends before the membership does.
+    primary: Option<Primary>,
+    incarnation: u64,
     node: Node,
     member: Arc<Member>,
     mover: Mover,
@@ -89,6 +126,22 @@ impl Cluster {
             wait_for_lease(&source, &join)?;
         }
         let member = Arc::new(Member::join(source, join)?);
+        let cluster = Cluster::joined(node, member, incarnation, speaker, is_map_file, (bytes, prefault))?;
+        Ok((cluster, replayed))
+    }
+
+    /// Brings the node's memory in line with the map that it has joined. `memory` is the bytes that the node brings, and whether they are
+    /// touched now.
+    fn joined(
+        node: Node,
+        member: Arc<Member>,
+        incarnation: u64,
+        speaker: Option<UdpSocket>,
+        is_map_file: bool,
+        memory: (u64, bool),
+    ) -> Result<Cluster, ClusterError> {
+        let (bytes, prefault) = memory;
+        let cluster = node.cluster();
         let me = member.id().ok_or_else(|| ClusterError::Unfit("it did not join as a node".to_owned()))?;
         let map = member.shared().map();
         // A map file written by hand may give the same addresses to two nodes, so each node's memory has a number of its
@@ -104,7 +157,7 @@ impl Cluster {
         drop(writer);
         let mover = Mover::new(&node, member.clone(), me, incarnation, speaker);
         let epoch = map.epoch();
-        Ok((Cluster { node, member, mover, me, is_map_file, bytes, epoch }, replayed))
+        Ok(Cluster { primary: None, incarnation, node, member, mover, me, is_map_file, bytes, epoch })
     }
 
     /// Returns the node that serves the ranges.
@@ -123,6 +176,12 @@ impl Cluster {
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.me
+    }
+
+    /// Returns the state of a replicated node's backup; `None`: the node is not replicated.
+    #[must_use]
+    pub fn backup(&self) -> Option<BackupState> {
+        self.primary.as_ref().map(Primary::state)
     }
 
     /// Returns the current problem with the map's source, for people to read; `None` if there is none.
@@ -144,6 +203,13 @@ impl Cluster {
     pub fn turn(&mut self, at_most: Duration) -> Result<(), ClusterError> {
         self.mover.turn(at_most)?;
         let map = self.member.shared().map();
+        if let Some(gate) = self.node.core.gate.get()
+            && let Some(node) = map.node(self.me)
+            && (gate.is_replaced() || node.incarnation != self.incarnation)
+        {
+            gate.replace();
+            return Err(ClusterError::Replaced(node.name.clone()));
+        }
         if self.is_map_file && map.epoch() > self.epoch {
             self.epoch = map.epoch();
             let own = map.ranges().iter().filter(|range| range.owner == Some(self.me));
@@ -160,6 +226,320 @@ impl Cluster {
             writer.commit_now()?;
         }
         Ok(())
+    }
+}
+
+/// A process of a replicated node, on its way to become the primary.
+struct Candidate<'c> {
+    options: &'c ClusterOptions,
+    incarnation: u64,
+    /// First UDP address at which clients reach this process.
+    address: SocketAddr,
+    lease: Duration,
+    stop: &'c AtomicBool,
+}
+
+/// Sets a flag when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Next step of a candidate.
+enum Role {
+    /// It may join as the primary.
+    Primary,
+    /// It copies the primary at this address, which has this incarnation; etcd had the copies in this epoch.
+    Backup(SocketAddr, u64, u64),
+    /// It waits, for the reason in the text.
+    Wait(&'static str),
+}
+
+impl Candidate<'_> {
+    /// Decides by what etcd says. `replica` is the number of the copy that this process has; 0: none.
+    fn role(&self, map: &Map, listed: Option<Replicas>, replica: u64, begun: Instant) -> Role {
+        let node = map.node_named(&self.options.name);
+        let up = node.filter(|node| node.state == State::Up);
+        let Some(listed) = listed else {
+            return match up {
+                None => Role::Primary,
+                Some(_) if begun.elapsed() < WAIT_FOR_LEASE => {
+                    Role::Wait("a node of this name is up that is not replicated: stop it first")
+                }
+                // The refusal says the rest.
+                Some(_) => Role::Primary,
+            };
+        };
+        let is_listed = replica != 0 && (listed.primary == replica || listed.backup == replica);
+        match (is_listed, up) {
+            // The backup has all that was answered, also if this machine lost what it had not synced: it goes first, if it is there.
+            (true, None)
+                if listed.primary == replica && listed.backup != 0 && begun.elapsed() < self.lease * 2 =>
+            {
+                Role::Wait("the backup may take over")
+            }
+            (true, None) => Role::Primary,
+            (true, Some(_)) => Role::Wait("the primary is up, and has not dropped this copy yet"),
+            (false, Some(primary)) => match primary.socket() {
+                Some(address) => Role::Backup(address, primary.incarnation, listed.epoch),
+                None => Role::Wait("the primary has no UDP address"),
+            },
+            (false, None) => Role::Wait("no copy of the node is up: start one that has its data"),
+        }
+    }
+
+    /// Opens the node with the state of its log.
+    fn open(&self) -> Result<(Node, Replayed), NodeError> {
+        Node::open(NodeOptions { base: 0, bytes: 0, ..self.options.node.clone() })
+    }
+
+    /// Opens an empty node. A log that is there gets the name FILE.old.
+    fn open_empty(&self) -> Result<Node, ClusterError> {
+        if let Some((path, _)) = &self.options.node.log
+            && path.exists()
+        {
+            let mut old = path.as_os_str().to_owned();
+            old.push(".old");
+            std::fs::rename(path, &old).map_err(|error| ClusterError::System {
+                what: format!("{} is put aside, since the node's data is copied", path.display()),
+                error,
+            })?;
+        }
+        Ok(self.open()?.0)
+    }
+
+    /// Copies the primary and follows it, until the connection ends or the primary is up no more.
+    fn follow(
+        &self,
+        node: &Node,
+        primary: (SocketAddr, u64, u64),
+        shared: &Shared,
+        log_limit_bytes: u64,
+        told: &mut dyn FnMut(ReplicaEvent),
+    ) -> std::io::Result<()> {
+        let (at, incarnation, epoch) = primary;
+        let patience = self.lease / 2;
+        let secret = secret(&self.options.node.keys);
+        let following = Following {
+            name: &self.options.name,
+            replica: memlift_ground::region::random().max(1),
+            address: self.address,
+            bytes: self.options.node.bytes,
+            secret: secret.as_ref(),
+            epoch,
+        };
+        let stream = backup::connect(at, patience)?;
+        told(ReplicaEvent::Copying(at));
+        let (is_over, is_complete) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let name = &self.options.name;
+                while !is_over.load(Ordering::SeqCst) && !self.stop.load(Ordering::SeqCst) {
+                    let known = shared.map().epoch();
+                    let _ = shared.wait_newer(known, Duration::from_millis(20));
+                    if !backup::is_up(shared, name, incarnation) {
+                        break;
+                    }
+                }
+                backup::end(&stream);
+            });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(50));
+                    // A snapshot of half a copy would be none. A log that cannot be made short stays valid.
+                    if is_complete.load(Ordering::SeqCst) {
+                        let _ = node.compact_beyond(log_limit_bytes);
+                    }
+                }
+            });
+            // The other threads end also after a panic.
+            let _ends = Ends(&is_over);
+            let ended = backup::follow(node, &stream, &following, &mut || {
+                is_complete.store(true, Ordering::SeqCst);
+                told(ReplicaEvent::Following(at));
+            });
+            backup::end(&stream);
+            ended
+        })
+    }
+}
+
+impl Cluster {
+    /// Opens a process of a replicated node, and returns once it is the primary; until then it is the backup, or waits. Returns `None` if
+    /// `stop` became true before. `speaker` is the socket at which clients reach this process. A log that is longer than
+    /// `log_limit_bytes` is made short while the process is the backup. `told` hears what happens.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError`]: the source is no etcd, or etcd does not answer the first request; the log cannot be used.
+    pub fn open_replicated(
+        options: &ClusterOptions,
+        speaker: UdpSocket,
+        log_limit_bytes: u64,
+        stop: &AtomicBool,
+        told: &mut dyn FnMut(ReplicaEvent),
+    ) -> Result<Option<(Cluster, Replayed)>, ClusterError> {
+        let Some(lease_s) = etcd_lease_s(&options.source) else {
+            return Err(MapError::refused(
+                "a replicated node needs --etcd: only etcd decides who is its primary",
+            )
+            .into());
+        };
+        let keys = &options.node.keys;
+        if !keys.nodes_can_speak() {
+            let what =
+                "there is no line `nodes HEX` in the key file: give all processes of the node the same";
+            return Err(MapError::refused(what).into());
+        }
+        let first = options.addresses.iter().find_map(|address| match address {
+            Address::Udp(socket) => Some(*socket),
+            Address::Shm(_) => None,
+        });
+        let address = first.ok_or_else(|| MapError::refused("a replicated node listens at a UDP address"))?;
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |error| ClusterError::System { what, error }
+        };
+        let own = speaker.local_addr().map_err(system("the socket's address"))?;
+        // Copies come over TCP, at the port of the first UDP address.
+        let listener =
+            TcpListener::bind(own).map_err(system(&format!("listen on {own} for the backup (TCP)")))?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (incarnation, lease) = (now.as_nanos() as u64, Duration::from_secs(lease_s));
+        let candidate = Candidate { options, incarnation, address, lease, stop };
+        let (mut node, replayed) = candidate.open()?;
+        // Marks the primary down when its lease is over, and brings each new map.
+        let watching = Member::watch(options.source.clone())?;
+        let is_over = AtomicBool::new(false);
+        let answerer = Answerer { socket: &speaker, keys, shared: watching.shared(), name: &options.name };
+        let member = std::thread::scope(|scope| {
+            scope.spawn(|| answerer.serve(&is_over));
+            let _ends = Ends(&is_over);
+            candidate.become_primary(&mut node, &replayed, watching.shared(), log_limit_bytes, told)
+        })?;
+        // Its thread may take a quarter of a second to end, and clients wait.
+        std::thread::spawn(move || drop(watching));
+        let Some((member, replica)) = member else { return Ok(None) };
+        let member = Arc::new(member);
+        let gate = Arc::new(Gate::new(member.lease().clone()));
+        let _ = node.core.gate.set(gate.clone());
+        {
+            let mut writer = node.writer();
+            writer.gate = Some(gate.clone());
+            // A copy has the allocator of the primary, without this process's settings.
+            writer.allocator.set_grace(options.node.grace_s);
+        }
+        let memory = (options.node.bytes, options.node.prefault);
+        let mut cluster =
+            Cluster::joined(node.clone(), member.clone(), incarnation, Some(speaker), false, memory)?;
+        let primary = PrimaryOptions {
+            name: options.name.clone(),
+            primary: (incarnation, replica),
+            addresses: options.addresses.clone(),
+            secret: secret(keys),
+            patience: lease / 2,
+        };
+        let started = Primary::start(node, member, gate, listener, primary);
+        cluster.primary = Some(started.map_err(system("start a thread"))?);
+        Ok(Some((cluster, replayed)))
+    }
+}
+
+impl Candidate<'_> {
+    /// Waits, and follows the primary, until this process has joined as the primary. Returns the membership and the number of its copy;
+    /// `None`: it was stopped.
+    fn become_primary(
+        &self,
+        node: &mut Node,
+        replayed: &Replayed,
+        shared: &Shared,
+        log_limit_bytes: u64,
+        told: &mut dyn FnMut(ReplicaEvent),
+    ) -> Result<Option<(Member, u64)>, ClusterError> {
+        let name = &self.options.name;
+        let mut authority: Box<dyn Authority> = self.options.source.connect()?;
+        let begun = Instant::now();
+        let (mut has_state, mut last) = (replayed.records > 0, None);
+        let mut wait = |why: String, told: &mut dyn FnMut(ReplicaEvent)| {
+            let event = ReplicaEvent::Waiting(why);
+            if last.as_ref() != Some(&event) {
+                told(event.clone());
+                last = Some(event);
+            }
+            std::thread::sleep(PAUSE);
+        };
+        while !self.stop.load(Ordering::SeqCst) {
+            let (map, listed) = match authority.replicas(name) {
+                Ok(read) => read,
+                Err(error) => {
+                    wait(error.to_string(), told);
+                    continue;
+                }
+            };
+            let replica = node.writer().replica;
+            let role = self.role(&map, listed, replica, begun);
+            shared.publish(map);
+            match role {
+                Role::Wait(why) => wait(why.to_owned(), told),
+                Role::Backup(at, of, epoch) => {
+                    if has_state {
+                        // Dropped first: the empty node takes the log's lock.
+                        *node = Node::open(NodeOptions {
+                            base: 0,
+                            bytes: 0,
+                            log: None,
+                            ..NodeOptions::default()
+                        })?
+                        .0;
+                        *node = self.open_empty()?;
+                    }
+                    has_state = true;
+                    let ended = self.follow(node, (at, of, epoch), shared, log_limit_bytes, told);
+                    if let Err(error) = ended {
+                        wait(format!("the primary at {at}: {error}"), told);
+                    }
+                }
+                Role::Primary => {
+                    let replica = match replica {
+                        0 => {
+                            let mut writer = node.writer();
+                            writer.number(memlift_ground::region::random().max(1));
+                            writer.commit_now()?;
+                            writer.replica
+                        }
+                        replica => replica,
+                    };
+                    let join = self.join(node, has_state);
+                    match Member::join_replica(self.options.source.clone(), join, replica) {
+                        Ok(member) => return Ok(Some((member, replica))),
+                        Err(error @ MapError::Refused { .. }) if listed.is_none() => return Err(error.into()),
+                        // Another copy was faster, or etcd does not answer: what it says next decides.
+                        Err(error) => wait(error.to_string(), told),
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn join(&self, node: &Node, recovered: bool) -> Join {
+        let (epoch, cluster) = {
+            let writer = node.writer();
+            (writer.epoch, writer.cluster)
+        };
+        Join {
+            name: self.options.name.clone(),
+            addresses: self.options.addresses.clone(),
+            incarnation: self.incarnation,
+            bytes: self.options.node.bytes,
+            recovered,
+            epoch,
+            tenant: 0,
+            cluster,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compaction of the log: a new file with a snapshot of memory, and the records since, replaces it.
 //!
-//! - **Flow** under the writer's lock: note the allocator, outcomes, programs and the log's length ─▶ without the lock, while the
-//!   node serves: write the memory, which may change meanwhile ─▶ copy the records that the old log got meanwhile, until few are
+//! - **Flow** under the writer's lock: note the state (`snapshot`) and the log's length ─▶ without the lock, while the
+//!   node serves: write the snapshot, whose memory may change meanwhile ─▶ copy the records that the old log got meanwhile, until few are
 //!   left ─▶ under the lock: copy the rest, sync, rename
 //! - **Order** memory is read after the log's length was noted, and records hold the bytes that were stored. So replaying the
 //!   copied records over the snapshot gives the memory as it is at the end, whatever changed while it was written. The new file
@@ -14,17 +14,14 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use memlift_ground::own_file;
 
 use super::log::frame::{Head, Records};
-use super::log::{Change, Entry, LogError, RangeStep, is_log, lock};
-use super::{Node, locked, upload_of};
-use crate::map::ADDRESS_END;
+use super::log::{Change, Entry, LogError, is_log, lock};
+use super::snapshot::Snapshot;
+use super::{Node, locked};
 
-/// Bytes of memory in one record.
-const PIECE_BYTES: u64 = 64 << 10;
 /// The copying of new records without the writer's lock ends with a pass that copies at most this many bytes.
 const REST_BYTES: u64 = 256 << 10;
 
@@ -65,10 +62,6 @@ struct Sink {
 }
 
 impl Sink {
-    fn put(&mut self, change: Change) -> io::Result<()> {
-        self.entry(&Entry { change, request: None }, 0)
-    }
-
     fn entry(&mut self, entry: &Entry, durable_to: u64) -> io::Result<()> {
         self.buffer.clear();
         self.head.version = self.head.version.max(entry.version());
@@ -141,20 +134,9 @@ impl Node {
         let new = beside(&path);
         let system = |error: io::Error| LogError::System { path: new.clone(), error };
         let (mut position, before_bytes) = (log.bytes, log.bytes);
-        let part = writer.allocator.part(0, ADDRESS_END).encode();
-        let cuts: Vec<u8> = writer.allocator.cuts().flat_map(u64::to_le_bytes).collect();
-        let extents: Vec<(u64, u64)> =
-            writer.allocator.extents().map(|(base, bytes, _)| (base, bytes)).collect();
-        let owned = writer.allocator.stretches();
-        let (outcomes, watermarks, epoch) = (writer.once.all(), writer.once.watermarks(), writer.epoch);
-        let (bounds, clock, cluster) = (writer.once.bounds(), writer.clock.now(), writer.cluster);
-        let declared = writer.declared.clone();
+        let (snapshot, replica) = (Snapshot::of(&writer), writer.replica);
         let (head_of, old_head, start) = (log.memory, log.head, log.start_entry());
         drop(writer);
-        let programs: Vec<(u32, Vec<u8>)> = {
-            let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
-            registry.list().map(|(tenant, runner)| (tenant, upload_of(runner.program()))).collect()
-        };
 
         let file = own_file::open(&new, is_log).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => LogError::Foreign(new.clone()),
@@ -166,49 +148,20 @@ impl Node {
         let file = BufWriter::with_capacity(1 << 20, file);
         // Records that the old log gets meanwhile may need a higher version: `seal` writes the head again.
         let mut sink = Sink { file, head, bytes: 0, buffer: Vec::new() };
-        let snapshot = || -> io::Result<()> {
+        let written = || -> io::Result<()> {
             let head = sink.head.encode();
             sink.file.write_all(&head)?;
             sink.bytes = head.len() as u64;
             sink.entry(&start, 0)?;
             at(Compacting::Begun);
-            for (base, bytes) in self.core.memory.stretches().filter(|stretch| *stretch != head_of) {
-                if owned.iter().any(|one| one.0 < base + bytes && base < one.0 + one.1) {
-                    sink.put(Change::RangeStep(RangeStep::Reserve, base, bytes))?;
-                    sink.put(Change::RangeStep(RangeStep::Keep, base, bytes))?;
-                }
+            snapshot.pass_on(&self.core, head_of, &mut |entry| sink.entry(&entry, 0))?;
+            if replica != 0 {
+                sink.entry(&Entry { change: Change::Replica(replica), request: None }, 0)?;
             }
-            for (base, bytes) in extents {
-                let mut address = base;
-                while address < base + bytes {
-                    let length = PIECE_BYTES.min(base + bytes - address);
-                    self.piece(&mut sink, address, length)?;
-                    address += length;
-                }
-            }
-            sink.put(Change::State(part, cuts))?;
-            sink.put(Change::Cluster(cluster))?;
-            sink.put(Change::Clock(clock))?;
-            for id in watermarks {
-                sink.put(Change::Settled(id))?;
-            }
-            for (tenant, bound) in bounds {
-                sink.put(Change::Forgotten(tenant, bound))?;
-            }
-            for (id, known) in outcomes {
-                sink.entry(&Entry { change: Change::None, request: Some((id, known)) }, 0)?;
-            }
-            for (address, tenant) in declared {
-                sink.put(Change::Declare(tenant, address))?;
-            }
-            for (tenant, upload) in programs {
-                sink.put(Change::Program(tenant, upload))?;
-            }
-            sink.put(Change::Epoch(epoch))?;
             at(Compacting::Copied);
             Ok(())
         };
-        snapshot().map_err(system)?;
+        written().map_err(system)?;
         let snapshot_bytes = sink.bytes;
 
         let old = File::open(&path).map_err(system)?;
@@ -242,16 +195,6 @@ impl Node {
             .and_then(|folder| folder.sync_all())
             .map_err(|error| LogError::System { path: path.clone(), error })?;
         Ok(Some(Compacted { before_bytes, after_bytes: bytes }))
-    }
-
-    /// Writes a piece of memory as it is now, without leading and trailing zeros.
-    fn piece(&self, sink: &mut Sink, address: u64, length: u64) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(length as usize);
-        self.core.memory.load(address, length as usize, &mut bytes);
-        let Some(first) = bytes.iter().position(|byte| *byte != 0) else { return Ok(()) };
-        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(first);
-        let first = first / 8 * 8;
-        sink.put(Change::Write(address + first as u64, bytes[first..=last].to_vec()))
     }
 
     /// Returns the bytes of the log, and the bytes of its last snapshot; (0, 0) without a log.

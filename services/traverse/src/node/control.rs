@@ -61,7 +61,9 @@ impl Shard {
                     ..header.answer(Status::Done)
                 };
                 drop(progress);
-                let entry = self.router.entry(header.address);
+                // Without an address the question is about this node.
+                let about = if header.address == 0 { memory.base() } else { header.address };
+                let entry = self.router.entry(about);
                 self.answer_to(&header, peer, answer, &entry);
             }
             Kind::Decided => {

@@ -5,12 +5,13 @@
 //!   forwarded to the next node ([`Router`]). A change: `writer`, carried out once (`once`), logged (`log`) ─▶ answer
 //! - **Order** the answer to a change leaves after the log was written. Shards wait for the writer only, never for each other
 //! - **Owner** the shards share [`Node`]; each [`Shard`] belongs to one thread, with a transport and a router of its own
-//! - **Not here** replication: the data of a node that is lost is lost too, except for the part in its log
+//! - **Not here** the copies of a node in other processes (`replica`)
 
 mod clock;
 mod cluster;
 mod compact;
 mod control;
+mod gate;
 mod lane;
 mod log;
 mod mover;
@@ -19,8 +20,10 @@ mod outbox;
 mod progress;
 mod registry;
 mod repair;
+mod replica;
 mod route;
 mod shard;
+mod snapshot;
 mod stats;
 mod stretch;
 mod walks;
@@ -36,14 +39,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use memlift_ground::region::RegionError;
 
 pub use clock::{Clock, GRACE};
-pub use cluster::{Cluster, ClusterError, ClusterOptions};
+pub use cluster::{Cluster, ClusterError, ClusterOptions, ReplicaEvent};
 pub use compact::{Compacted, Compacting};
+use gate::Gate;
 pub use log::{Durability, LogEnd, LogError, LogReport, LogSaved, Replayed, check_log};
 pub use mover::Mover;
 pub use once::WINDOW;
 pub use progress::{Leaving, leaving};
 pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, program_of, upload_of};
 pub use repair::repair_log;
+pub use replica::BackupState;
 pub use route::{Alone, Owner, Router};
 pub use shard::Shard;
 use stats::NodeRow;
@@ -174,6 +179,8 @@ struct Core {
     /// Locked while the log is compacted.
     compacting: Mutex<()>,
     clock: Arc<Clock>,
+    /// Gate of a replicated node, which holds answers until the backup has the changes.
+    gate: OnceLock<Arc<Gate>>,
     /// Number of the cluster that the memory belongs to. Without a cluster it is a number of the memory itself.
     cluster: AtomicU64,
     /// True while the log cannot be written because its disk is full.
@@ -253,6 +260,7 @@ impl Node {
             progress: Mutex::default(),
             compacting: Mutex::default(),
             clock,
+            gate: OnceLock::new(),
             cluster,
             log_full,
             workspaces,

@@ -217,6 +217,17 @@ impl NodeHost<'_> {
         locked(&self.core.writer).step(what, base, bytes)
     }
 
+    /// A backup has no part in moves, so the ranges of a replicated node stay.
+    fn check_not_replicated(&self) -> Result<(), String> {
+        match self.core.gate.get() {
+            Some(_) => {
+                Err("ranges do not move from or to a replicated node: start it without --replicate"
+                    .to_owned())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Writes the log, so that the steps taken so far are durable before the next message leaves.
     fn commit(&mut self) {
         if let Err(error) = locked(&self.core.writer).commit_now() {
@@ -227,6 +238,7 @@ impl NodeHost<'_> {
 
 impl Host for NodeHost<'_> {
     fn begin(&mut self, base: u64, bytes: u64) -> Result<(), String> {
+        self.check_not_replicated()?;
         if !self.reached {
             return Err("the node listens at no UDP address, by which others reach it".to_owned());
         }
@@ -259,6 +271,7 @@ impl Host for NodeHost<'_> {
     }
 
     fn reserve(&mut self, base: u64, bytes: u64) -> Result<(), String> {
+        self.check_not_replicated()?;
         self.step(RangeStep::Reserve, base, bytes)
     }
 

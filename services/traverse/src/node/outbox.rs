@@ -2,10 +2,11 @@
 //! Packets that leave a shard at the end of its turn: sealed, with their destinations.
 //!
 //! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: sent by the
-//!   transport, or through the shard that has the socket
+//!   transport, or through the shard that has the socket. In a replicated node the packets wait for the backup before (`gate`)
 //! - **Layout** packets lie one after the other in one buffer, whose capacity is reused in the next turn
 //! - **Not here** the choice of a request's answer (`walks`, `control`)
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::shard::Shard;
@@ -15,6 +16,9 @@ use crate::transport::Peer;
 use crate::wire::{
     FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Reply,
 };
+
+/// Most bytes of packets that wait for the backup.
+const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// Packets that will leave at the end of the turn.
 #[derive(Debug, Default)]
@@ -76,9 +80,63 @@ pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
     }
 }
 
+/// Packets that wait until the backup has the changes that they tell of.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Packets of one turn each, with the position behind all that they tell of.
+    turns: VecDeque<(u64, Outbox)>,
+    bytes: usize,
+}
+
+impl Held {
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    fn clear(&mut self) {
+        *self = Held::default();
+    }
+}
+
 impl Shard {
-    /// Sends the packets of this turn.
+    /// Sends the packets of this turn, and of earlier ones; those of a replicated node wait for its backup.
     pub(super) fn leave(&mut self) -> Result<(), NodeError> {
+        let Some(gate) = self.core.gate.get().cloned() else { return self.send_out() };
+        if !self.outbox.packets.is_empty() {
+            // Under the lock, so that a change that a walk has seen, and whose record was not made yet, is waited for.
+            let position = {
+                let _writer = locked(&self.core.writer);
+                gate.position()
+            };
+            let turn = std::mem::take(&mut self.outbox);
+            if self.held.bytes + turn.bytes.len() > HELD_BYTES_MAX {
+                // Clients repeat their requests.
+                self.tally.add(Counter::Lost, turn.packets.len() as u64);
+            } else {
+                self.held.bytes += turn.bytes.len();
+                self.held.turns.push_back((position, turn));
+            }
+        }
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        // After the last load of all of them: another copy may be the primary by now.
+        if gate.is_fenced() {
+            self.held.clear();
+            return Ok(());
+        }
+        while let Some((position, _)) = self.held.turns.front()
+            && gate.is_passed(*position)
+            && let Some((_, turn)) = self.held.turns.pop_front()
+        {
+            self.held.bytes -= turn.bytes.len();
+            self.outbox = turn;
+            self.send_out()?;
+        }
+        Ok(())
+    }
+
+    fn send_out(&mut self) -> Result<(), NodeError> {
         if self.outbox.packets.is_empty() {
             return Ok(());
         }

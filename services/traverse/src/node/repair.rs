@@ -43,6 +43,8 @@ pub fn repair_log(path: &Path, to: &Path, behind: bool) -> Result<LogSaved, Node
         logged_clock: 0,
         cluster: 0,
         declared: BTreeMap::new(),
+        replica: 0,
+        gate: None,
         memory,
     };
     let mut registry = Registry::new(usize::MAX, false);

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::lane::{Lane, Waiting};
-use super::outbox::Outbox;
+use super::outbox::{Held, Outbox};
 use super::route::Router;
 use super::stats::{Counter, Tally};
 use super::{Core, MoverPeer, NodeError, locked};
@@ -48,6 +48,8 @@ const CHUNK_BYTES: (usize, usize) = (1024, 4096);
 const LANES_MAX: usize = 1024;
 /// Longest sleep of a shard; after it the shard checks whether it must stop.
 const SLEEP: Duration = Duration::from_millis(50);
+/// Longest sleep of a shard while packets wait for the backup.
+const SLEEP_HELD: Duration = Duration::from_micros(50);
 /// Longest sleep of a shard while other shards may have packets for it.
 const SLEEP_BESIDE: Duration = Duration::from_millis(1);
 
@@ -66,6 +68,7 @@ pub struct Shard {
     last: (u32, Hash, usize),
     deferred_turns: u32,
     pub(super) outbox: Outbox,
+    pub(super) held: Held,
     /// True if this turn has changed something, so that the log must be written before answers leave.
     pub(super) changed: bool,
     pub(super) local: Option<std::net::SocketAddr>,
@@ -101,6 +104,7 @@ impl Shard {
             last: (0, [0; 16], usize::MAX),
             deferred_turns: 0,
             outbox: Outbox::default(),
+            held: Held::default(),
             changed: false,
             tally: core.stats.tally(),
             core,
@@ -116,7 +120,8 @@ impl Shard {
         while !stop.load(Ordering::Relaxed) {
             if !self.turn()? {
                 let beside = locked(&self.core.inboxes).len() > 1 && self.router.has_peers();
-                self.wait(if beside { SLEEP_BESIDE } else { SLEEP })?;
+                let pause = if beside { SLEEP_BESIDE } else { SLEEP };
+                self.wait(if self.held.is_empty() { pause } else { SLEEP_HELD })?;
             }
         }
         Ok(())

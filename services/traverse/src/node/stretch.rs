@@ -66,9 +66,7 @@ impl Writer {
     }
 
     pub(super) fn append(&mut self, change: Change) {
-        if let Some(log) = &mut self.log {
-            log.append(&Entry { change, request: None });
-        }
+        self.record(Entry { change, request: None });
     }
 
     /// Adds addresses to the node that no node had before, and logs it.
@@ -171,9 +169,7 @@ impl Writer {
                 }
                 _ => return Err(broken()),
             }
-            if let Some(log) = &mut self.log {
-                log.append(&entry);
-            }
+            self.record(entry);
         }
         self.reserved.remove(&base);
         self.allocator.adopt_range(base, bytes, &part);

@@ -17,6 +17,7 @@ use memlift_spec::formats::walk::{ApplyKind, TERMS_BYTES};
 
 use super::NodeError;
 use super::clock::Clock;
+use super::gate::Gate;
 use super::log::{Change, Durability, Entry, Log, LogError, OpenLog, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
@@ -48,6 +49,10 @@ pub struct Writer {
     pub(super) cluster: u64,
     /// Addresses of the terms of the maps that this node sweeps, each with its tenant.
     pub(super) declared: BTreeMap<u64, u32>,
+    /// Number of this copy of a replicated node; 0: none.
+    pub(super) replica: u64,
+    /// Gate of a replicated node, through which the backup gets all records.
+    pub(super) gate: Option<Arc<Gate>>,
 }
 
 impl Writer {
@@ -79,6 +84,8 @@ impl Writer {
             logged_clock: 0,
             cluster: 0,
             declared: BTreeMap::new(),
+            replica: 0,
+            gate: None,
         };
         let Some((mut log, path, durability)) = opened else { return Ok((writer, Replayed::default())) };
         let mut wrong = None;
@@ -164,6 +171,7 @@ impl Writer {
                 self.logged_clock = clock;
             }
             Change::Cluster(cluster) => self.cluster = cluster,
+            Change::Replica(replica) => self.replica = replica,
             Change::Program(tenant, upload) => {
                 let program = program_of(&upload)?;
                 registry.insert(tenant, program).map_err(|(_, reason)| reason)?;
@@ -225,6 +233,12 @@ impl Writer {
         }
     }
 
+    /// Notes and logs the number of this copy of a replicated node.
+    pub(super) fn number(&mut self, replica: u64) {
+        self.replica = replica;
+        self.append(Change::Replica(replica));
+    }
+
     /// Returns true if the request's change at another node is decided and its outcome is not known yet.
     #[must_use]
     pub fn is_decided(&self, header: &Header) -> bool {
@@ -234,8 +248,16 @@ impl Writer {
     fn note(&mut self, header: &Header, change: Change, known: Known) {
         let id = Id::of(header);
         self.once.note(&id, known.clone());
+        self.record(Entry { change, request: Some((id, known)) });
+    }
+
+    /// Queues a record for the log and for the backup.
+    pub(super) fn record(&mut self, entry: Entry) {
+        if let Some(gate) = &self.gate {
+            gate.record(&entry);
+        }
         if let Some(log) = &mut self.log {
-            log.append(&Entry { change, request: Some((id, known)) });
+            log.append(&entry);
         }
     }
 
@@ -431,9 +453,7 @@ impl Writer {
 
     /// Logs a program that was registered.
     pub fn registered(&mut self, tenant: u32, upload: Vec<u8>) {
-        if let Some(log) = &mut self.log {
-            log.append(&Entry { change: Change::Program(tenant, upload), request: None });
-        }
+        self.append(Change::Program(tenant, upload));
     }
 
     /// Writes the log; answers to changes may leave only afterwards. Returns false if the disk is full: then nothing may be
@@ -443,13 +463,13 @@ impl Writer {
     ///
     /// Any other error of the system: the node must stop.
     pub fn commit(&mut self) -> Result<bool, LogError> {
-        let Some(log) = &mut self.log else { return Ok(true) };
+        let is_recorded = self.log.is_some() || self.gate.is_some();
         let clock = self.clock.now();
-        if clock > self.logged_clock && !log.is_full() {
+        if is_recorded && clock > self.logged_clock && !self.is_full() {
             self.logged_clock = clock;
-            log.append(&Entry { change: Change::Clock(clock), request: None });
+            self.append(Change::Clock(clock));
         }
-        log.commit()
+        self.log.as_mut().map_or(Ok(true), Log::commit)
     }
 
     /// Does what [`Writer::commit`] does, for callers that cannot wait for room: a full disk is an error.

@@ -152,7 +152,7 @@ impl Parker for Sleep<'_> {
 }
 
 /// Converts a duration to the kernel's form.
-pub(super) fn timespec(duration: Duration) -> Timespec {
+pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as _, tv_nsec: duration.subsec_nanos() as _ }
 }
 

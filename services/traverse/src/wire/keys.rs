@@ -97,6 +97,11 @@ impl Keys {
         self.is_empty() || self.keys.contains_key(&TENANT_NODES)
     }
 
+    /// Returns the key by which nodes prove who they are; `None`: there is none.
+    pub(crate) fn nodes_key(&self) -> Option<[u8; 32]> {
+        self.keys.get(&TENANT_NODES).copied()
+    }
+
     /// Returns the key for a packet. Messages between nodes about a client's request use the nodes' key, if there is one,
     /// which no client has.
     fn key(&self, header: &Header) -> Option<&[u8; 32]> {

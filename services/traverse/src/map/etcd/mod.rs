@@ -2,7 +2,7 @@
 //! A map in etcd, which survives the loss of a machine, as a single coordinator does not.
 //!
 //! - **Layout** PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: a key that exists while that node's
-//!   lease runs
+//!   lease runs · PREFIX/replicas/NAME: the copies of a replicated node, put in one transaction with the map
 //! - **Flow** a change: read ─▶ one function from map to map (`change`) ─▶ put, if the map was not put meanwhile; otherwise try again.
 //!   A node whose key is gone is marked down by the first process that notices
 //! - **Order** the map's epoch orders all changes: it grows by one with each put, and a put requires the revision that was read. After
@@ -14,7 +14,7 @@
 
 mod http;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,14 +25,13 @@ use serde_json::{Value, json};
 
 use super::MapError;
 use super::change::{Join, Order};
-use super::etcd_address::EtcdAddress;
+use super::etcd_address::{EtcdAddress, LEASE_S};
 use super::node::{NodeId, State};
 use super::range::Map;
+use super::replicas::{BackupOrder, Replicas};
 use super::source::Authority;
 use http::{Http, Next, Stream};
 
-/// Default length of a lease in seconds, etcd's unit.
-pub const LEASE_S: u64 = 5;
 /// Number of times that a change is tried while others change the map at the same time.
 const TRIES: usize = 32;
 
@@ -66,6 +65,30 @@ struct Reading {
     revision: i64,
     /// Names and incarnations of the nodes whose leases run.
     alive: BTreeSet<(String, u64)>,
+    /// Encoded copies of replicated nodes by name, each with the revision of its last put.
+    replicas: BTreeMap<String, (Vec<u8>, i64)>,
+}
+
+impl Reading {
+    fn replicas(&self, name: &str) -> Result<Option<Replicas>, MapError> {
+        self.replicas.get(name).map(|(bytes, _)| Replicas::decode(bytes)).transpose()
+    }
+}
+
+/// A changed map, and the changed copies of a node.
+struct Changed<T> {
+    map: Map,
+    /// Name of a node, and its copies from now on; `None` in the pair: the node is not replicated any more.
+    replicas: Option<(String, Option<Replicas>)>,
+    /// Name and incarnation of a node whose lease must not run.
+    without_lease: Option<(String, u64)>,
+    result: T,
+}
+
+impl<T> Changed<T> {
+    fn map(map: Map, result: T) -> Changed<T> {
+        Changed { map, replicas: None, without_lease: None, result }
+    }
 }
 
 /// Decodes a base64 field.
@@ -81,7 +104,8 @@ impl Etcd {
     /// Makes the access to an etcd; nothing is sent before the first request.
     #[must_use]
     pub fn new(address: EtcdAddress) -> Etcd {
-        Etcd { http: Http::new(address), host: 0, lease_s: LEASE_S, lease: None, watch: None, epoch: 0 }
+        let lease_s = address.lease_s.unwrap_or(LEASE_S);
+        Etcd { http: Http::new(address), host: 0, lease_s, lease: None, watch: None, epoch: 0 }
     }
 
     /// Sets the length of leases, in seconds.
@@ -134,7 +158,8 @@ impl Etcd {
         let (key, range_end) = self.keys();
         let answer = self.ask("/v3/kv/range", &json!({"key": key, "range_end": range_end}))?;
         let revision = number(&answer["header"]["revision"]).ok_or_else(|| self.bad("no revision"))?;
-        let mut reading = Reading { map: Map::empty(), put: 0, revision, alive: BTreeSet::new() };
+        let (alive, replicas) = (BTreeSet::new(), BTreeMap::new());
+        let mut reading = Reading { map: Map::empty(), put: 0, revision, alive, replicas };
         let none = Vec::new();
         for pair in answer["kvs"].as_array().unwrap_or(&none) {
             let key = decoded(&pair["key"]).and_then(|key| String::from_utf8(key).ok());
@@ -144,6 +169,10 @@ impl Etcd {
                 let bytes = decoded(&pair["value"]).ok_or_else(|| self.bad("no value"))?;
                 reading.map = Map::decode(&bytes)?;
                 reading.put = number(&pair["mod_revision"]).ok_or_else(|| self.bad("no revision"))?;
+            } else if let Some(name) = rest.strip_prefix("replicas/") {
+                let bytes = decoded(&pair["value"]).ok_or_else(|| self.bad("no value"))?;
+                let put = number(&pair["mod_revision"]).ok_or_else(|| self.bad("no revision"))?;
+                reading.replicas.insert(name.to_owned(), (bytes, put));
             } else if let Some((name, incarnation)) =
                 rest.strip_prefix("node/").and_then(|rest| rest.split_once('/'))
                 && let Ok(incarnation) = incarnation.parse()
@@ -161,13 +190,30 @@ impl Etcd {
         Ok(reading)
     }
 
-    /// Puts a map if the last put is still the one that was read; returns true if it was put.
-    fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
+    /// Puts a changed map, and the changed copies of a node with it, if the last puts are still those that were read; returns true
+    /// if they were put.
+    fn put<T>(&mut self, changed: &Changed<T>, read: &Reading) -> Result<bool, MapError> {
+        let Changed { map, replicas, without_lease, .. } = changed;
+        let same = |key: &str, put: i64| json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": put.to_string()});
         let (key, value) = (self.key("map"), BASE64_STANDARD.encode(map.encode()));
-        let compare =
-            json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": read.to_string()});
-        let put = json!({"request_put": {"key": key, "value": value}});
-        let answer = self.ask("/v3/kv/txn", &json!({"compare": [compare], "success": [put]}))?;
+        let mut compare = vec![same(&key, read.put)];
+        let mut success = vec![json!({"request_put": {"key": key, "value": value}})];
+        if let Some((name, replicas)) = replicas {
+            let key = self.key(&format!("replicas/{name}"));
+            // A key that does not exist has revision 0.
+            compare.push(same(&key, read.replicas.get(name).map_or(0, |(_, put)| *put)));
+            success.push(match replicas {
+                Some(replicas) => {
+                    json!({"request_put": {"key": key, "value": BASE64_STANDARD.encode(replicas.encode())}})
+                }
+                None => json!({"request_delete_range": {"key": key}}),
+            });
+        }
+        if let Some((name, incarnation)) = without_lease {
+            let key = self.key(&format!("node/{name}/{incarnation}"));
+            compare.push(json!({"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}));
+        }
+        let answer = self.ask("/v3/kv/txn", &json!({"compare": compare, "success": success}))?;
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
     }
 
@@ -182,26 +228,49 @@ impl Etcd {
                 self.epoch = reading.map.epoch();
                 return Ok(reading);
             };
-            let map = reading.map.down(gone.id, gone.incarnation)?;
-            let _ = self.put(&map, reading.put)?;
-            reading.map = map;
+            let changed = Changed::map(reading.map.down(gone.id, gone.incarnation)?, ());
+            let _ = self.put(&changed, &reading)?;
+            reading.map = changed.map;
         }
         Err(MapError::Conflict { epoch: self.epoch })
     }
 
     fn change<T>(
         &mut self,
-        change: impl Fn(&Map) -> Result<(Map, T), MapError>,
+        change: impl Fn(&Reading) -> Result<Changed<T>, MapError>,
     ) -> Result<(Map, T), MapError> {
         for _ in 0..TRIES {
             let reading = self.tended()?;
-            let (map, result) = change(&reading.map)?;
-            if map.epoch() == reading.map.epoch() || self.put(&map, reading.put)? {
-                self.epoch = map.epoch();
-                return Ok((map, result));
+            let changed = change(&reading)?;
+            if changed.map.epoch() == reading.map.epoch() || self.put(&changed, &reading)? {
+                self.epoch = changed.map.epoch();
+                return Ok((changed.map, changed.result));
             }
         }
         Err(MapError::Conflict { epoch: self.epoch })
+    }
+
+    /// Gets a lease, and joins by a change of the map.
+    fn join_with(
+        &mut self,
+        join: &Join,
+        change: impl Fn(&Reading) -> Result<Changed<NodeId>, MapError>,
+    ) -> Result<(Map, NodeId, Duration), MapError> {
+        self.revoke();
+        let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
+        let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
+        let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
+        // The key is put before the map shows the node as up: a reader of both never finds an up node without its key.
+        let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
+        self.lease = Some((lease.clone(), key.clone()));
+        self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
+        match self.change(change) {
+            Ok((map, id)) => Ok((map, id, Duration::from_secs(seconds))),
+            Err(error) => {
+                self.revoke();
+                Err(error)
+            }
+        }
     }
 
     fn revoke(&mut self) {
@@ -278,23 +347,44 @@ impl Authority for Etcd {
     }
 
     fn join(&mut self, join: &Join) -> Result<(Map, NodeId, Duration), MapError> {
-        self.revoke();
-        let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
-        let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
-        let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
-        // The key is put before the map shows the node as up: a reader of both never finds an up node without its key.
-        let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
-        self.lease = Some((lease.clone(), key.clone()));
-        self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
-        match self.change(|map| map.join(join)) {
-            Ok((map, id)) => Ok((map, id, Duration::from_secs(seconds))),
-            Err(error) => {
-                self.revoke();
-                Err(error)
+        self.join_with(join, |reading| {
+            if reading.replicas.contains_key(&join.name) {
+                return Err(MapError::refused(format!(
+                    "node {0} is replicated: start it with --replicate, or run `memlift map forget {0}` and lose its data",
+                    join.name
+                )));
             }
-        }
+            let (map, result) = reading.map.join(join)?;
+            Ok(Changed::map(map, result))
+        })
     }
 
+    fn join_replica(&mut self, join: &Join, replica: u64) -> Result<(Map, NodeId, Duration), MapError> {
+        self.join_with(join, |reading| {
+            let listed = reading.replicas(&join.name)?;
+            let (map, result, replicas) = reading.map.join_replica(join, listed, replica)?;
+            // The map may call a node down that got a new lease since.
+            let other =
+                reading.map.node_named(&join.name).filter(|node| node.incarnation != join.incarnation);
+            let without_lease = other.map(|node| (node.name.clone(), node.incarnation));
+            let replicas = Some((join.name.clone(), Some(replicas)));
+            Ok(Changed { map, replicas, without_lease, result })
+        })
+    }
+
+    fn replicas(&mut self, name: &str) -> Result<(Map, Option<Replicas>), MapError> {
+        let reading = self.tended()?;
+        let replicas = reading.replicas(name)?;
+        Ok((reading.map, replicas))
+    }
+
+    fn set_backup(&mut self, order: &BackupOrder) -> Result<(Map, Replicas), MapError> {
+        self.change(|reading| {
+            let (map, result) = reading.map.set_backup(order, reading.replicas(&order.name)?)?;
+            let replicas = Some((order.name.clone(), Some(result)));
+            Ok(Changed { map, replicas, without_lease: None, result })
+        })
+    }
     fn renew(&mut self, node: NodeId, _: u64) -> Result<(), MapError> {
         let lost = || MapError::LeaseLost { node: node.to_string() };
         let (lease, key) = self.lease.clone().ok_or_else(lost)?;
@@ -312,7 +402,14 @@ impl Authority for Etcd {
     }
 
     fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError> {
-        let changed = self.change(|map| order.carry_out(map));
+        let changed = self.change(|reading| {
+            let (map, result) = order.carry_out(&reading.map)?;
+            let replicas = match order {
+                Order::Forget(name) if reading.replicas.contains_key(name) => Some((name.clone(), None)),
+                _ => None,
+            };
+            Ok(Changed { map, replicas, without_lease: None, result })
+        });
         if matches!(order, Order::Leave(..)) {
             self.revoke();
         }

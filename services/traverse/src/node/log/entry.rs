@@ -50,6 +50,8 @@ pub enum Change {
     Declare(u32, u64),
     /// The terms at this address are another node's to sweep, or gone.
     Undeclare(u64),
+    /// The log is of this copy of a replicated node.
+    Replica(u64),
     /// A node has opened the log: the machine's boot id, and the durability of the records that follow.
     Start([u8; 16], Durability),
 }
@@ -102,6 +104,7 @@ impl Entry {
     pub fn version(&self) -> u32 {
         match self.change {
             Change::Declare(..) | Change::Undeclare(..) => 5,
+            Change::Replica(..) => 6,
             _ => 4,
         }
     }
@@ -196,6 +199,10 @@ impl Entry {
                 to.push(18);
                 words(to, &[*address]);
             }
+            Change::Replica(replica) => {
+                to.push(19);
+                words(to, &[*replica]);
+            }
             Change::Start(boot, durability) => {
                 to.push(13);
                 to.extend_from_slice(boot);
@@ -273,6 +280,7 @@ impl Entry {
             }
             17 => Change::Declare(rest.tenant()?, rest.word()?),
             18 => Change::Undeclare(rest.word()?),
+            19 => Change::Replica(rest.word()?),
             _ => return None,
         };
         if rest.0.is_empty() {

@@ -8,7 +8,7 @@
 //!   record before such a position is damage, and the log is refused; any other is the remainder of a group that was not synced
 //!   at a crash, and is cut off
 //! - **Owner** the node's writer; one process at a time (the file is locked)
-//! - **Not here** replication: a disk that is lost takes the data with it; shortening the log (`compact`)
+//! - **Not here** copies on other machines (`replica`); shortening the log (`compact`)
 
 mod check;
 mod entry;

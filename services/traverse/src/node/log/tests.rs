@@ -256,3 +256,34 @@ fn a_full_disk_is_waited_for() {
     assert!(whole.len() > small.len());
     assert_eq!(replay(&path, 4096).expect("whole").0, entries()[..1]);
 }
+
+/// A log of version 6, as the first release that knew it wrote one; every later release reads it.
+///
+/// `MEMLIFT_GOLDEN=write` writes it, for a new version only.
+#[test]
+fn a_log_of_version_6_is_read_as_it_was_written() {
+    let entries = [
+        Entry { change: Change::Cluster(5), request: None },
+        Entry { change: Change::Declare(1, 1 << 32), request: None },
+        Entry { change: Change::Replica(77), request: None },
+        Entry { change: Change::Epoch(9), request: None },
+    ];
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/log-6.txt");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log");
+    if std::env::var("MEMLIFT_GOLDEN").as_deref() == Ok("write") && !golden.exists() {
+        let mut log = begin(&path, Durability::Process);
+        entries.iter().for_each(|entry| log.append(entry));
+        assert!(log.commit().expect("written"));
+        drop(log);
+        let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let lines: Vec<String> = std::fs::read(&path).expect("a log").chunks(32).map(digits).collect();
+        std::fs::write(&golden, lines.join("\n") + "\n").expect("written");
+    }
+    let digits: String = std::fs::read_to_string(&golden).expect("a golden log").lines().collect();
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
+    let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+    assert_eq!(bytes[8..12], 6u32.to_le_bytes());
+    std::fs::write(&path, bytes).expect("written");
+    assert_eq!(replay(&path, 4096).expect("whole").0, entries);
+}

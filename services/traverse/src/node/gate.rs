@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The gate of a replicated node: no answer leaves before the backup has everything that the answer tells of.
+//!
+//! - **Flow** the writer records a change ([`Gate::record`]): it gets the next position, and waits for the thread that sends records to the
+//!   backup. A shard takes the position after the last load of a turn, and sends the turn's packets once the backup has the records
+//!   up to there ([`Gate::is_passed`])
+//! - **Order** positions are given under the writer's lock, and a shard takes its position under it. So a walk that has seen a change has a
+//!   position behind the change's record
+//! - **Rule** reads: while a backup may be listed, a packet leaves only if the node's lease held after the last load. Changes need no clock:
+//!   a backup that takes over acknowledges nothing any more
+//! - **Not here** the connection to the backup (`replica`), the order of the copies (`map/replicas`)
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::log::Entry;
+use crate::map::lease::Lease;
+
+/// Bytes of records that may wait for a backup. A backup that falls back further is given up.
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+
+/// Value of `acknowledged` while no backup may be listed: the node answers alone.
+const ALONE: u64 = u64::MAX;
+
+/// Records that wait to be sent.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Entries, each behind its length u32.
+    bytes: Vec<u8>,
+    /// True while a backup takes the records.
+    is_open: bool,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// Number of records so far.
+    position: AtomicU64,
+    /// Number of records that the backup has; [`ALONE`] without a backup.
+    acknowledged: AtomicU64,
+    /// True once another copy has taken over, or may have.
+    is_replaced: AtomicBool,
+    lease: Arc<Lease>,
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+impl Gate {
+    pub(super) fn new(lease: Arc<Lease>) -> Gate {
+        Gate {
+            position: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(ALONE),
+            is_replaced: AtomicBool::new(false),
+            lease,
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a record the next position. Only the writer calls this.
+    pub(super) fn record(&self, entry: &Entry) {
+        let mut queue = self.queue();
+        if queue.is_open {
+            let start = queue.bytes.len();
+            queue.bytes.extend_from_slice(&[0; 4]);
+            entry.write(&mut queue.bytes);
+            let length = (queue.bytes.len() - start - 4) as u32;
+            queue.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
+            if queue.bytes.len() > QUEUE_BYTES_MAX {
+                *queue = Queue::default();
+            }
+            self.filled.notify_one();
+        }
+        self.position.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the number of records so far. Call it under the writer's lock, after the last load.
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::SeqCst)
+    }
+
+    /// From now on records wait for a backup. Returns the position of the first one. Call it under the writer's lock.
+    pub(super) fn open(&self) -> u64 {
+        *self.queue() = Queue { bytes: Vec::new(), is_open: true };
+        self.position()
+    }
+
+    /// Ends the queue: records are numbered and dropped.
+    pub(super) fn close(&self) {
+        *self.queue() = Queue::default();
+        self.filled.notify_all();
+    }
+
+    /// Takes the waiting records; waits up to `at_most` for the first one. Returns `None` if the queue was closed.
+    pub(super) fn take(&self, at_most: Duration) -> Option<Vec<u8>> {
+        let until = Instant::now() + at_most;
+        let mut queue = self.queue();
+        loop {
+            if !queue.is_open {
+                return None;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if !queue.bytes.is_empty() || left.is_zero() {
+                return Some(std::mem::take(&mut queue.bytes));
+            }
+            queue = self.filled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// From now on answers wait for the backup, which has `acknowledged` records. Call it under the writer's lock; the backup may be
+    /// listed once it has all records up to the returned position.
+    pub(super) fn hold(&self, acknowledged: u64) -> u64 {
+        self.acknowledged.store(acknowledged.min(ALONE - 1), Ordering::SeqCst);
+        self.position()
+    }
+
+    /// Notes the number of records that the backup has, if answers wait for it.
+    pub(super) fn acknowledge(&self, records: u64) {
+        let _ = self.acknowledged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            (before != ALONE && records > before && records != ALONE).then_some(records)
+        });
+    }
+
+    /// Lets all answers pass: no backup is listed.
+    pub(super) fn release(&self) {
+        self.acknowledged.store(ALONE, Ordering::SeqCst);
+    }
+
+    /// Notes that another copy has taken over: nothing passes any more.
+    pub(super) fn replace(&self) {
+        self.is_replaced.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns true once another copy has taken over.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if another copy may be the primary by now, so that nothing may be answered.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_replaced() || (self.acknowledged.load(Ordering::SeqCst) != ALONE && !self.lease.holds())
+    }
+
+    /// Returns true if packets of this position may leave.
+    pub(super) fn is_passed(&self, position: u64) -> bool {
+        self.acknowledged.load(Ordering::SeqCst) >= position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::Change;
+    use super::*;
+    use crate::map::lease::now;
+
+    fn entry(value: u64) -> Entry {
+        Entry { change: Change::Epoch(value), request: None }
+    }
+
+    #[test]
+    fn nothing_passes_before_the_backup_has_it() {
+        let lease = Arc::new(Lease::default());
+        let gate = Gate::new(lease.clone());
+        gate.record(&entry(1));
+        assert!(gate.is_passed(gate.position()) && !gate.is_fenced(), "alone, and no lease is needed");
+        assert_eq!(gate.open(), 1);
+        gate.record(&entry(2));
+        assert!(gate.is_passed(2), "copying: the backup is not listed");
+        assert_eq!(gate.hold(1), 2);
+        assert!(gate.is_passed(1) && !gate.is_passed(2));
+        assert!(gate.is_fenced(), "there is no lease");
+        lease.renew(now(), Duration::from_secs(1000));
+        assert!(!gate.is_fenced());
+        gate.acknowledge(2);
+        gate.acknowledge(1);
+        gate.acknowledge(u64::MAX);
+        assert!(gate.is_passed(2) && !gate.is_passed(3));
+        assert!(!gate.take(Duration::ZERO).expect("open").is_empty());
+        gate.close();
+        gate.record(&entry(3));
+        assert!(gate.take(Duration::from_secs(1)).is_none());
+        assert!(!gate.is_passed(3), "a backup that is gone is listed until etcd says otherwise");
+        gate.release();
+        assert!(gate.is_passed(3));
+        gate.acknowledge(1);
+        assert!(gate.is_passed(3), "late words of the old backup");
+        gate.replace();
+        assert!(gate.is_fenced());
+    }
+}
