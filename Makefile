@@ -146,11 +146,11 @@ PYTHONS ?=
 test-pythons: tested
 	@for python in $(PYTHONS); do tools/pythons "$$python" $(CARGO_TARGET_DIR) || exit 1; done
 
-## test-ml The tests beside PyTorch and Ray, which are installed into an environment of their own (6 GB)
-ML_TESTS := test_torch.py test_ray.py test_exact.py test_persist_checkpoint.py test_foreign_pools.py test_docs.py
+## test-ml The tests beside PyTorch, Ray and ONNX Runtime, which are installed into an environment of their own (6 GB)
+ML_TESTS := test_torch.py test_ray.py test_serving.py test_exact.py test_persist_checkpoint.py test_foreign_pools.py test_docs.py
 test-ml: export PYTHONPATH := $(TESTED_PACKAGE)
 test-ml: tested
-	python=$$(tools/setup ml) && cd $(PYTHON_CRATE)/tests && "$$python" -m pytest -q $(ML_TESTS) -k "torch or ray"
+	python=$$(tools/setup ml) && cd $(PYTHON_CRATE)/tests && "$$python" -m pytest -q $(ML_TESTS) -k "torch or ray or onnx"
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
