@@ -6,15 +6,11 @@
 
 use crate::Input;
 use memlift_ground::region::{Region, RegionOffset, RegionOptions};
+use memlift_ground::rights;
 use memlift_ipc::layout::{MAGIC, OLDEST, RING_ENTRIES};
 use memlift_ipc::message::{MESSAGE_BYTES, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Bytes of each pool's first segment.
 pub const SEGMENT_BYTES: u64 = 16 << 10;
@@ -50,26 +46,13 @@ pub fn socket(name: &str) -> (OwnedFd, SocketAddrUnix) {
 
 /// Sends a packet. The other side may have hung up.
 pub fn send(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "at most 8 descriptors");
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let _ = sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
+    let _ = rights::send(socket, packet, descriptors, SendFlags::DONTWAIT);
 }
 
 /// The next packet's descriptors.
 pub fn receive(socket: &OwnedFd) -> Vec<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut packet = [0; 256];
-    let _ = recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC);
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    rights.flatten().collect()
+    rights::receive(socket, &mut [0; 256], RecvFlags::empty())
+        .map_or_else(|_| Vec::new(), |received| received.descriptors)
 }
 
 /// A packet that starts as all do: magic, version.
