@@ -282,10 +282,11 @@ impl Writers {
     }
 }
 
-/// Runs the writers while `work` runs, then checks that nothing is lost and nothing was made twice.
-fn under_writers(world: &World, work: impl FnOnce(&Writers)) {
+/// Runs the writers while `work` runs, then checks that nothing is lost and nothing was made twice. The processes that `work` returns live
+/// until then.
+fn under_writers<T>(world: &World, work: impl FnOnce(&Writers) -> T) {
     let writers = Writers::new(&mut world.client());
-    std::thread::scope(|scope| {
+    let _processes = std::thread::scope(|scope| {
         for index in 0..WRITERS as usize {
             let writers = &writers;
             scope.spawn(move || writers.run(world, index));
@@ -297,7 +298,7 @@ fn under_writers(world: &World, work: impl FnOnce(&Writers)) {
         // The writers end also if `work` fails, so that the test ends.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&writers)));
         writers.stop.store(true, Ordering::Relaxed);
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     writers.check(world);
     println!(
@@ -322,14 +323,8 @@ fn a_killed_primary_loses_no_acknowledged_change_and_none_is_made_twice() {
         drop(second);
         world.map(|map| world.primary_of(map) == Some(third.at));
         writers.wait_for(100);
-        third_is_kept(third);
+        third
     });
-}
-
-/// Keeps a process until the test ends: the check needs it.
-fn third_is_kept(copy: Copy) {
-    static KEPT: Mutex<Vec<Copy>> = Mutex::new(Vec::new());
-    KEPT.lock().expect("whole").push(copy);
 }
 
 #[test]
@@ -358,7 +353,7 @@ fn changes_wait_for_a_killed_or_stopped_backup_until_etcd_lists_none_and_go_on()
         second.signal(Signal::CONT);
         wait("another copy", || first.is_listed());
         writers.wait_for(100);
-        third_is_kept(second);
+        second
     });
     drop(first);
 }
