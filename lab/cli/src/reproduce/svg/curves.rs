@@ -138,6 +138,9 @@ impl Curves<'_> {
             while let Some(other) = ends.iter().find(|other| (at - **other).abs() < 13.0) {
                 at = other + 13.0;
             }
+            if name.is_empty() {
+                continue;
+            }
             ends.push(at);
             line(body, (WIDTH - NAMES + 6.0, at), (WIDTH - NAMES + 18.0, at), color, 3.0);
             label(body, WIDTH - NAMES + 22.0, at + 4.0, "start", 12, name);
@@ -154,7 +157,10 @@ mod tests {
         Row { label: label.into(), quantity: "q", paper: None, model, role: Role::Predicted }
     }
 
-    fn named(labels: &[&str]) -> Option<(String, Vec<(String, Vec<f64>)>)> {
+    /// Name of a curve and its numbers.
+    type Named = (String, Vec<f64>);
+
+    fn named(labels: &[&str]) -> Option<(String, Vec<Named>)> {
         let rows: Vec<Row> = labels.iter().map(|label| row(label, 1.0)).collect();
         let curves = of(&rows.iter().collect::<Vec<_>>())?;
         let points = |curve: &Curve<'_>| curve.points.iter().map(|(number, _)| *number).collect();
