@@ -225,8 +225,8 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::HEAD_SLABS;
     use crate::heap::FreeSlabs;
+    use crate::layout::HEAD_SLABS;
 
     /// Three zones and a half, of which all but the first slabs are free.
     fn free() -> FreeSlabs {
