@@ -131,9 +131,10 @@ impl<const N: usize> Bandit<N> {
         let unknown = |way: usize| self.ways[way].samples.load(Relaxed) < rules.known_after;
         let tried_at = |way: usize| self.ways[way].tried_at.load(Relaxed);
         // The way in use is measured by every pick.
-        let untried = (0..N)
-            .filter(|&way| costs[way] < f64::INFINITY && in_use != Some(way) && unknown(way))
-            .min_by_key(|&way| tried_at(way));
+        let mut others =
+            (0..N).filter(|&way| costs[way] < f64::INFINITY && in_use != Some(way) && unknown(way));
+        // A way that warms up is tried several times in a row: alone among others it pays for what they left in the caches.
+        let untried = if rules.warms_up { others.next() } else { others.min_by_key(|&way| tried_at(way)) };
         if let Some(way) = untried
             && decisions % rules.try_every == rules.try_every - 1
         {

@@ -251,9 +251,10 @@ mod tests {
     fn everything_is_tried_then_the_cheapest_is_taken() {
         let costs = Bandit::new(&Rules::MESSAGES);
         let mut tried = [0; 3];
-        for _ in 0..3 * Rules::MESSAGES.known_after {
+        for number in 0..3 * Rules::MESSAGES.known_after {
             let (store, turn) = choose(&costs, 0, [1.0; 3]);
-            assert_eq!(turn, Turn::Explored);
+            let in_a_row = Store::ALL[(number / Rules::MESSAGES.known_after) as usize];
+            assert_eq!((store, turn), (in_a_row, Turn::Explored));
             tried[store as usize] += 1;
             costs.learn(store as usize, 1000.0 + f64::from(store as u8) * 500.0);
         }
