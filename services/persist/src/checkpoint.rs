@@ -97,7 +97,7 @@ impl Store {
             self.mark(writes, &mut dirty);
             return self.commit_dirty(lane, writes, &mut dirty, fill).map(|()| Committed::Durable);
         }
-        // What is dirty already goes to the log first if both together are too much: that may fail.
+        // Lines that are dirty already go to the log first if both together are too much: that may fail.
         let (ranges, bytes) = writes.size();
         let more = (bytes + ranges * 128) / 64 * 88;
         let most = self.options.buffered_bytes.min(self.shared.lane.capacity / 4);

@@ -237,11 +237,17 @@ fn descriptors_that_are_written_to_a_file_arrive() {
 }
 
 /// A descriptor that wants a record.
-pub fn wish(opcode: Opcode, source: u64, target: u64, size: usize, record: *mut Completion) -> Descriptor {
-    let mut wish = Descriptor::new(opcode, Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
-    (wish.source, wish.target, wish.size) = (source, target, size as u32);
-    wish.completion_address = address(record);
-    wish
+pub fn described(
+    opcode: Opcode,
+    source: u64,
+    target: u64,
+    size: usize,
+    record: *mut Completion,
+) -> Descriptor {
+    let mut descriptor = Descriptor::new(opcode, Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
+    (descriptor.source, descriptor.target, descriptor.size) = (source, target, size as u32);
+    descriptor.completion_address = address(record);
+    descriptor
 }
 
 pub fn bytes(count: usize) -> Vec<u8> {
@@ -254,10 +260,10 @@ fn status(record: *const Completion) -> Status {
 }
 
 /// Runs one descriptor to its end.
-pub fn fly(device: &Idxd, wish: Descriptor) -> Completion {
+pub fn fly(device: &Idxd, descriptor: Descriptor) -> Completion {
     // SAFETY: callers keep what it names until this returns.
-    unsafe { device.submit(&[wish]).unwrap() };
-    let record = std::ptr::with_exposed_provenance::<Completion>(wish.completion_address as usize);
+    unsafe { device.submit(&[descriptor]).unwrap() };
+    let record = std::ptr::with_exposed_provenance::<Completion>(descriptor.completion_address as usize);
     while status(record).is_pending() {
         device.poll();
     }
@@ -280,7 +286,8 @@ fn large_copies_go_on_behind_faults_in_both_directions_with_their_checksum() {
             room[from..from + SIZE].copy_from_slice(&plain);
             let base = address(room.as_mut_ptr());
             record = Completion::PENDING;
-            let copy = wish(Opcode::MEMMOVE, base + from as u64, base + to as u64, SIZE, &raw mut record);
+            let copy =
+                described(Opcode::MEMMOVE, base + from as u64, base + to as u64, SIZE, &raw mut record);
             let done = fly(&device, copy);
             assert_eq!(
                 (done.status(), done.bytes_completed as usize, done.fault_address),
@@ -292,7 +299,8 @@ fn large_copies_go_on_behind_faults_in_both_directions_with_their_checksum() {
         for part in plain.chunks(SIZE / 2) {
             let to = address(target.as_mut_ptr());
             record = Completion::PENDING;
-            let mut copy = wish(Opcode::COPY_CRC, address(part.as_ptr()), to, part.len(), &raw mut record);
+            let mut copy =
+                described(Opcode::COPY_CRC, address(part.as_ptr()), to, part.len(), &raw mut record);
             copy.operation[0] = crc;
             crc = u64::from(fly(&device, copy).crc());
         }
@@ -315,7 +323,8 @@ fn a_full_queue_is_waited_for_while_it_has_ours_and_else_the_cpu_does_it() {
     let records = (&raw mut records).cast::<Completion>();
     for (index, target) in targets.iter_mut().enumerate() {
         let record = records.wrapping_add(index);
-        let copy = wish(Opcode::MEMMOVE, address(plain.as_ptr()), address(target.as_mut_ptr()), 8192, record);
+        let copy =
+            described(Opcode::MEMMOVE, address(plain.as_ptr()), address(target.as_mut_ptr()), 8192, record);
         // SAFETY: everything outlives the flights, which end below.
         unsafe { device.submit(&[copy]).unwrap() };
     }
@@ -334,8 +343,13 @@ fn a_full_queue_is_waited_for_while_it_has_ours_and_else_the_cpu_does_it() {
     // SAFETY: a NOOP without a record.
     unsafe { others.twin.submit(&[Descriptor::new(Opcode::NOOP, Flags::NONE)]).unwrap() };
     let (mut record, mut target) = (Completion::PENDING, vec![0; 8192]);
-    let copy =
-        wish(Opcode::MEMMOVE, address(plain.as_ptr()), address(target.as_mut_ptr()), 8192, &raw mut record);
+    let copy = described(
+        Opcode::MEMMOVE,
+        address(plain.as_ptr()),
+        address(target.as_mut_ptr()),
+        8192,
+        &raw mut record,
+    );
     assert_eq!(fly(&device, copy).status(), Status::SUCCESS);
     assert_eq!((std::hint::black_box(&target), device.stats().full, device.stats().by_cpu), (&plain, 1, 1));
 }
@@ -368,7 +382,10 @@ fn drain_waits_for_what_was_submitted_before_it() {
     wire.held.store(true, Ordering::Relaxed);
     let mut records = [Completion::PENDING; 2];
     let records = (&raw mut records).cast::<Completion>();
-    let both = [wish(Opcode::NOOP, 0, 0, 0, records), wish(Opcode::DRAIN, 0, 0, 0, records.wrapping_add(1))];
+    let both = [
+        described(Opcode::NOOP, 0, 0, 0, records),
+        described(Opcode::DRAIN, 0, 0, 0, records.wrapping_add(1)),
+    ];
     // SAFETY: the records outlive the flights.
     unsafe { device.submit(&both).unwrap() };
     device.poll();
@@ -386,8 +403,13 @@ fn a_forked_child_leaves_the_portal_alone() {
     let device = over(&queue(8), &wire);
     let plain = bytes(8192);
     let (mut target, mut record) = (vec![0; 8192], Completion::PENDING);
-    let copy =
-        wish(Opcode::MEMMOVE, address(plain.as_ptr()), address(target.as_mut_ptr()), 8192, &raw mut record);
+    let copy = described(
+        Opcode::MEMMOVE,
+        address(plain.as_ptr()),
+        address(target.as_mut_ptr()),
+        8192,
+        &raw mut record,
+    );
     let took = wire.took.load(Ordering::Relaxed);
     // SAFETY: the child works on its own memory, takes no lock that another thread may hold, and leaves by _exit.
     let child = unsafe { libc::fork() };

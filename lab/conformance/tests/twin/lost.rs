@@ -5,7 +5,7 @@
 //!   to nothing that anybody has
 
 use super::address;
-use super::idxd::{CALM, End, Wire, bytes, finisher, fly, queue, wish};
+use super::idxd::{CALM, End, Wire, bytes, described, finisher, fly, queue};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
 use memlift_ground::observe::Executor;
@@ -33,7 +33,7 @@ fn a_device_that_stops_answering_is_given_up_and_may_write_later() {
     let target = Box::leak(Box::new([0_u8; 8192]));
     let mut record = Completion::PENDING;
     let copy = |to: *mut u8, record: *mut Completion| {
-        wish(Opcode::MEMMOVE, address(plain.as_ptr()), address(to), 8192, record)
+        described(Opcode::MEMMOVE, address(plain.as_ptr()), address(to), 8192, record)
     };
     let done = fly(&device, copy(target.as_mut_ptr(), &raw mut record));
     assert_eq!(done.status(), Status::DEVICE_LOST);

@@ -6,7 +6,7 @@
 //!   routines ─▶ SIGSEGV ─▶ a handler here makes the page accessible, as an operating system pages in ─▶ right bytes
 
 use super::address;
-use super::idxd::{CALM, bytes, fly, over, queue, wire_of, wish};
+use super::idxd::{CALM, bytes, described, fly, over, queue, wire_of};
 use memlift_model::Twin;
 use memlift_spec::{Completion, Descriptor, Opcode, Status};
 use std::sync::Once;
@@ -109,7 +109,7 @@ fn pages_that_are_really_gone_are_paged_in_and_the_bytes_are_right() {
         expected.copy_within(from..from + size, to);
         assert!(protect(base, round) > 20);
         let mut record = Completion::PENDING;
-        let done = fly(&device, wish(Opcode::MEMMOVE, at(from), at(to), size, &raw mut record));
+        let done = fly(&device, described(Opcode::MEMMOVE, at(from), at(to), size, &raw mut record));
         assert_eq!((done.status(), done.bytes_completed as usize), (Status::SUCCESS, size));
         // SAFETY: the stretch has `all` bytes, and its pages are accessible, or the handler makes them so.
         assert!(unsafe { std::slice::from_raw_parts(base, all) } == expected, "round {round}");
@@ -121,7 +121,7 @@ fn pages_that_are_really_gone_are_paged_in_and_the_bytes_are_right() {
         let base_of_image = at(0);
         let (from, to, size) = (0, all / 2, 20 * PAGE);
         let mut record = Completion::PENDING;
-        let mut descriptor: Descriptor = wish(opcode, at(from), at(to), size, &raw mut record);
+        let mut descriptor: Descriptor = described(opcode, at(from), at(to), size, &raw mut record);
         match opcode {
             Opcode::CRC => descriptor.target = 0,
             Opcode::FILL => descriptor.source = 0x0102_0304_0506_0708,

@@ -20,7 +20,7 @@ use crate::store::Store;
 /// New values for elements of an array.
 #[derive(Debug)]
 pub struct Overwrite<'v, T: Persist> {
-    /// The array.
+    /// The array that has the elements.
     pub array: PSlice<T>,
     /// Its first element that is overwritten.
     pub from: u64,
