@@ -346,5 +346,22 @@ fn a_core_that_is_interrupted_leaves_no_file_and_the_job_goes_on() {
         }
     }
     println!("{:?}", began.elapsed());
+    // Behind a shell's `&`, SIGINT is ignored: it interrupts nothing.
+    let given = job.place.memlift(&["job", "core", &job.pid.to_string(), "-o", &core, "--force"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' INT; exec \"$0\" \"$@\""]).arg(given.get_program()).args(given.get_args());
+    command.envs(given.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(10));
+        let _ = kill_process(Pid::from_child(&child), Signal::INT);
+    }
+    let status = child.wait().expect("it ends");
+    let mut said = String::new();
+    let _ = std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut said);
+    assert!(
+        forbidden(&said) || (status.success() && std::path::Path::new(&core).exists()),
+        "{status} {said}"
+    );
     job.end();
 }

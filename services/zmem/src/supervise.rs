@@ -212,14 +212,16 @@ impl Deferred {
         Deferred { before }
     }
 
-    /// Returns true if such a signal waits.
+    /// Returns true if such a signal waits that will have an effect: not one that this process ignores, as SIGINT behind a shell's `&`.
     pub fn waits(&self) -> bool {
         let mut pending = set(&[]);
         // SAFETY: the set is initialised and lives over the calls.
         unsafe {
             libc::sigpending(&mut pending);
             ENDING.iter().any(|signal| {
-                libc::sigismember(&pending, *signal) == 1 && libc::sigismember(&self.before, *signal) == 0
+                libc::sigismember(&pending, *signal) == 1
+                    && libc::sigismember(&self.before, *signal) == 0
+                    && !ignored(*signal)
             })
         }
     }
@@ -230,6 +232,15 @@ impl Drop for Deferred {
         // SAFETY: `before` was filled in by `begin` and lives over the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
+}
+
+/// Returns true if this process ignores a signal.
+fn ignored(signal: libc::c_int) -> bool {
+    // SAFETY: all zeros is a valid sigaction, and the call only writes to it.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above; no new action is given.
+    let known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
+    known && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Reads the next signal that was received, and its code.
