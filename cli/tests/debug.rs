@@ -346,7 +346,14 @@ fn a_core_that_is_interrupted_leaves_no_file_and_the_job_goes_on() {
         }
     }
     println!("{:?}", began.elapsed());
-    // Behind a shell's `&`, SIGINT is ignored: it interrupts nothing.
+    job.end();
+}
+
+/// Behind a shell's `&`, SIGINT is ignored: it interrupts nothing.
+#[test]
+fn a_signal_that_is_ignored_interrupts_no_core() {
+    let job = Away::new("");
+    let core = job.place.folder.path().join("core").to_str().expect("UTF-8").to_owned();
     let given = job.place.memlift(&["job", "core", &job.pid.to_string(), "-o", &core, "--force"]);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' INT; exec \"$0\" \"$@\""]).arg(given.get_program()).args(given.get_args());
