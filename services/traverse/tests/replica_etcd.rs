@@ -84,6 +84,17 @@ struct Copy {
 impl Copy {
     fn signal(&self, signal: Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("sent");
+        // Each thread stops by itself, and may answer a request until then.
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            stat.map_or(true, |stat| {
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't', 'Z', 'X']))
+            })
+        };
+        while signal == Signal::STOP && !std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stands)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn kill(&mut self) {
