@@ -236,7 +236,9 @@ fn a_core_has_what_is_away_and_takes_none_of_the_budget() {
             assert_eq!(value.parse::<u64>().expect("a number") >> 1, last, "{said}");
             assert!(said.contains("$2 = 0"), "{said}");
             assert_eq!(said.matches("in wait_here ").count(), 5, "{said}");
-            assert!(said.contains("change ("), "{said}");
+            // Of a thread whose fault was being answered, gdb shows what answers it, and not what lies below the signal's frame.
+            let answered = said.matches("memlift_preload::signal::on_signal").count();
+            assert!(said.contains("change (") || answered >= 2, "{said}");
         }
         job.end();
     }
