@@ -17,13 +17,19 @@ def take() -> None:
         return
     import memlift_server
 
-    if memlift_server.__version__ != VERSION:
+    version = getattr(memlift_server, "__version__", None)
+    if version is None:
+        return  # a folder of that name, and not the wheel
+    if version != VERSION:
         warnings.warn(
-            f"memlift-server {memlift_server.__version__} is not used: it belongs to another version than memlift {VERSION}. "
-            f"pip install memlift-server=={VERSION}",
+            f"memlift-server {version} is not used: it belongs to another version than memlift {VERSION}. pip install memlift-server=={VERSION}",
             stacklevel=3,
         )
         return
-    from memlift_server import _native
+    try:
+        from memlift_server import _native
+    except ImportError as error:
+        warnings.warn(f"memlift-server is not used: {error}. pip install --force-reinstall memlift-server=={VERSION}", stacklevel=3)
+        return
 
     sys.modules["memlift._native"] = sys.modules["memlift"]._native = _native  # type: ignore[attr-defined]

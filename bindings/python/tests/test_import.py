@@ -84,6 +84,23 @@ def test_a_memlift_server_of_another_version_is_not_used(server):
     assert "memlift_server" not in run(program, **environment)
 
 
+def test_a_folder_called_memlift_server_does_no_harm(server):
+    environment, package = server
+    (package / "_native.abi3.so").unlink()
+    program = """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import memlift
+        print(len(caught), memlift._native.__file__)
+    """
+    found = run(program, **environment).split()
+    assert found[0] == "1" and "memlift_server" not in found[1]
+    (package / "__init__.py").unlink()
+    found = run(program, **environment).split()
+    assert found[0] == "0" and "memlift_server" not in found[1]
+
+
 def test_both_wheels_have_one_version():
     workspace = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     project = (ROOT / "bindings/python-server/pyproject.toml").read_text()

@@ -30,6 +30,11 @@ const HEADER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
 /// Bytes of a page in a record, without its lines: those of lines take fewer.
 const ENTRY_BYTES: u64 = PAGE_ENTRY_BYTES as u64;
 
+/// Most bytes that the lines of ranges take in a record, wherever they lie.
+pub(crate) fn worst_bytes(ranges: u64, bytes: u64) -> u64 {
+    (bytes + ranges * 128) / 64 * 88
+}
+
 impl Store {
     /// Marks what a transaction changed.
     fn mark(&self, writes: &Writes, dirty: &mut Dirty) {
@@ -66,7 +71,7 @@ impl Store {
     fn check_pages(&self, writes: &Writes) -> Result<()> {
         let (ranges, bytes) = writes.size();
         let capacity = self.shared.lane.capacity;
-        let worst = (bytes + ranges * 128) / 64 * 88;
+        let worst = worst_bytes(ranges, bytes);
         if worst > capacity / 4 && self.mechanism == Mechanism::Checkpoint {
             return Err(Error::TooLarge { bytes: worst, lane_bytes: capacity / 2 });
         }
@@ -99,7 +104,7 @@ impl Store {
         }
         // Lines that are dirty already go to the log first if both together are too much: that may fail.
         let (ranges, bytes) = writes.size();
-        let more = (bytes + ranges * 128) / 64 * 88;
+        let more = worst_bytes(ranges, bytes);
         let most = self.options.buffered_bytes.min(self.shared.lane.capacity / 4);
         if !dirty.pages.is_empty() && dirty.record_bytes(self.shadow.is_some()) + more > most {
             self.append_pages(&mut dirty)?;

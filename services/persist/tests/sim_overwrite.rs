@@ -162,7 +162,8 @@ fn a_part_that_is_not_there_changes_nothing() {
         }
         // More than a lane takes. In a shadow pool the lines do not go through it, and in others the log goes beyond its lane.
         let values = [9; WORDS];
-        let parts = [0; 40].map(|_| Overwrite { array, from: 0, values: &values });
+        let arrays = [0; 6].map(|_| pool.tx(|t| t.alloc_slice(&[0u64; WORDS])).expect("room"));
+        let parts = arrays.map(|array| Overwrite { array, from: 0, values: &values });
         if mechanism == Mechanism::Checkpoint {
             for durability in [Durability::Sync, Durability::Buffered] {
                 let refused = pool.overwrite(&parts, durability);

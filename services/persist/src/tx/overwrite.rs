@@ -9,6 +9,7 @@
 //! - **Source** NearPM §4.2: the program says what it writes
 
 use super::{Tx, TxOptions, admit, claim};
+use crate::checkpoint::worst_bytes;
 use crate::commit::Watched;
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -34,9 +35,13 @@ pub(crate) fn run<T: Persist>(
     parts: &[Overwrite<'_, T>],
     durability: Durability,
 ) -> Result<()> {
+    // A transaction refuses, or logs at once, what is larger than a record or than what may be missing after a crash.
+    let bytes = parts.iter().map(|part| size_of_val(part.values) as u64).sum();
+    let worst = worst_bytes(parts.len() as u64, bytes);
+    let fits = worst <= store.shared.lane.capacity / 4;
     let direct = match durability {
-        Durability::Sync => !store.medium.pages(),
-        Durability::Buffered => true,
+        Durability::Sync => fits && !store.medium.pages(),
+        Durability::Buffered => fits && worst <= store.options.buffered_bytes,
         Durability::Group | Durability::Replicated => false,
     };
     // Elements that are no whole words would need the words around them.
