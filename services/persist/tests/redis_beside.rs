@@ -270,7 +270,7 @@ fn plain(reply: &[u8]) -> Vec<u8> {
     unknown.map_or_else(|| reply.to_vec(), |_| b"-ERR unknown subcommand\r\n".to_vec())
 }
 
-/// Whether two replies are the same, but for remaining seconds that were rounded on different sides of a half.
+/// True if two replies are the same, except for remaining seconds that were rounded on different sides of a half.
 fn alike(mine: &str, yours: &str) -> bool {
     let seconds = |line: &str| {
         line.strip_prefix(':')?.parse::<u64>().ok().filter(|seconds| (600..40_000).contains(seconds))
