@@ -652,6 +652,7 @@ class WalkClient:
         deadline: float = 10.0,
         iterations: int = ...,
         hops: int = 64,
+        read: str = "leased",
         bounce: bool = False,
     ) -> Self: ...
     def walk(self, program: WalkProgram, start: int, scratch: bytes) -> _Came: ...
