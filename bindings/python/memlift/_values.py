@@ -64,6 +64,8 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
         return value.kind, value.value
     if value is END:
         return "end", None
+    if type(value) is pickle.PickleBuffer:
+        raise _unsupported(value, "a memoryview would arrive; send bytes() or numpy.frombuffer() of it")
     _tensors.refuse_device(value)
     try:
         return _exact(value, allow_pickle)
@@ -110,8 +112,13 @@ def _is_arrow(cls: type) -> bool:
 def _dataclass(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     """The fields, if they are all that the object has."""
     cls, name = type(value), _name(type(value))
-    if allow_pickle and _classes.get(name) is not cls:
+    registered = _classes.get(name)
+    if allow_pickle and registered is not cls:
         raise _unsupported(value, "put @memlift.register above the class")
+    if registered is not None and registered is not cls:
+        raise _unsupported(
+            value, "another class of this name was registered after it, and would arrive; make the object anew, or rename one of the classes"
+        )
     try:
         object.__new__(cls)
     except TypeError:
@@ -137,6 +144,11 @@ def _attributes(value: Any) -> list[str]:
             if slot not in ("__dict__", "__weakref__") and hasattr(value, name):
                 names.append(name)
     return names
+
+
+def is_more_than_buffer(value: Any) -> bool:
+    """Returns true if something would be lost of an object of which only the buffer is sent."""
+    return bool(_attributes(value)) or any(getattr(value, "dim_names", ()))
 
 
 def _holds_nothing(value: Any) -> bool:

@@ -6,7 +6,7 @@
 //!   sent as bytes or as an array, with a warning.
 //! - **Owner** an [`Argument`] keeps the buffer exported, so the memory cannot move while the GIL is released.
 
-use crate::errors::{raise, unsupported};
+use crate::errors::{is, raise, unsupported};
 use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode, type_name};
 use memlift::ipc::message::Shape;
@@ -54,7 +54,10 @@ impl<'py> Argument<'py> {
         }
         let encoded = match Encoded::new(object, allow) {
             Ok(encoded) => encoded,
-            Err(error) => return Argument::from_other_buffer(object)?.ok_or(error),
+            Err(error) if is(object.py(), &error, "UnsupportedTypeError") => {
+                return Argument::from_other_buffer(object)?.ok_or(error);
+            }
+            Err(error) => return Err(error),
         };
         Ok(Argument { outgoing: Outgoing::none(), encoded: Some(encoded), _buffer: None, _bytes: None })
     }
@@ -100,11 +103,15 @@ impl<'py> Argument<'py> {
         }
     }
 
-    /// Describes another object with a buffer as bytes or as an array, with a warning; numpy objects are not sent in this way.
+    /// Describes another object with a buffer as bytes or as an array, with a warning. Numpy objects are not sent in this way, nor are
+    /// objects that have more than their buffer.
     fn from_other_buffer(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         let Ok(buffer) = PyUntypedBuffer::get(object) else { return Ok(None) };
         if object.is_instance(array_class(py)?)? || object.is_instance(numpy_scalar(py)?)? {
+            return Ok(None);
+        }
+        if py.import("memlift._values")?.call_method1("is_more_than_buffer", (object,))?.is_truthy()? {
             return Ok(None);
         }
         let is_bytes = object.is_instance_of::<PyByteArray>()

@@ -5,6 +5,7 @@ Goal    through a queue, a call and an executor alike, by exact class: every dty
 Method  each value goes all ways, plain and inside containers; `identical` compares what pickle would keep, and more
 """
 
+import array
 import collections
 import copy
 import dataclasses
@@ -406,6 +407,14 @@ class Dictionary(dict):
     a: int = 1
 
 
+@memlift.register
+@dataclasses.dataclass
+class Again:
+    """Registered once more by a test, as when a cell of a notebook runs again."""
+
+    a: int
+
+
 class More(Whole):
     """No dataclass of its own."""
 
@@ -429,6 +438,13 @@ def test_dataclasses(ways, allow_pickle):
         check(ways, value, allow_pickle, expected=False)
     if allow_pickle:
         check(ways, known, allow_pickle)
+    before = Again
+    again = dataclasses.make_dataclass("Again", ["a"], namespace={"__module__": __name__})
+    globals()["Again"] = memlift.register(again)
+    check(ways[:1], again(1), allow_pickle, expected=True)
+    if not allow_pickle:
+        with pytest.raises(memlift.UnsupportedTypeError, match="another class of this name"):
+            ways[0](before(1))
     unset = Whole(1)
     del unset.b, unset.__dict__["a"]
     check(ways[:1], unset, False) if not allow_pickle else None
@@ -444,6 +460,52 @@ def test_what_is_nested_too_deep_or_in_itself_arrives_by_pickle_or_not_at_all(wa
         ring.append(ring)
         arrived = ways[0](ring)
         assert arrived[1] is arrived and arrived[0] == 1
+
+
+def test_objects_that_repeat_arrive_by_pickle_or_not_at_all(ways, allow_pickle):
+    """Each is written as often as it appears: 2^40 times here."""
+    value = ["x" * 1_000_000]
+    for _ in range(40):
+        value = [value, value]
+    for way in ways:
+        if allow_pickle:
+            arrived = way(value)
+            assert arrived[0] is arrived[1]
+        else:
+            with pytest.raises(memlift.UnsupportedTypeError, match="so many small values"):
+                way(value)
+
+
+def test_text_that_is_too_long_is_named(allow_pickle):
+    if not allow_pickle:
+        with pytest.raises(memlift.UnsupportedTypeError, match="of type str of 269484032 bytes"):
+            memlift._native._check("x" * (257 << 20), False)
+
+
+class Raw(bytes):
+    pass
+
+
+class Raws(bytearray):
+    pass
+
+
+class Numbers(array.array):
+    pass
+
+
+def test_buffers_that_have_more_than_bytes(ways, allow_pickle):
+    """Their bare bytes would arrive, of another shape or without the attributes."""
+    for value in (Raw(b"abc"), Raws(b"abc"), Numbers("d", [1, 2])):
+        value.unit = "m"
+        check(ways, value, allow_pickle, expected=False)
+    for value in (memoryview(array.array("d", [1, 2])), memoryview(np.zeros((2, 3), "u1")), memoryview(b"abcd").cast("I")):
+        for way in ways:
+            with pytest.raises(memlift.UnsupportedTypeError, match="memoryview with"):
+                way([value])
+    for way in ways:
+        with pytest.raises(memlift.UnsupportedTypeError, match="PickleBuffer"):
+            way([pickle.PickleBuffer(b"abc")])
 
 
 def test_arrays_inside_of_pickles_are_copied_once(allow_pickle):

@@ -39,8 +39,8 @@ pub struct Encoded<'py> {
     pieces: Vec<Piece>,
     pieces_bytes: u64,
     kept: Vec<Kept<'py>>,
-    /// True if the value is nested deeper than a reader accepts.
-    too_deep: bool,
+    /// True if the value is nested deeper, or has a longer description, than a reader accepts.
+    too_much: bool,
 }
 
 #[expect(dead_code, reason = "held so that their memory stays")]
@@ -62,17 +62,12 @@ impl<'py> Encoded<'py> {
     pub fn new(value: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Encoded<'py>> {
         let _inside = Inside::enter(value.py());
         let mut encoded = Encoded::empty();
-        let written = encoded.value(value, allow, 0);
-        let described = encoded.head.len() - HEAD_BYTES;
-        if encoded.too_deep || described > DESCRIPTION_MAX {
-            if allow.pickle {
-                encoded = Encoded::empty();
-                let parts = helpers(value.py())?.call_method1("pickled", (value,))?;
-                encoded.reduced(&parts, allow, 0)?;
-                return Ok(encoded.finished());
-            }
-            written?;
-            return Err(unsupported(value.py(), "so many small values at once (send them as arrays)"));
+        let written = encoded.value(value, allow, 0).and_then(|()| encoded.check_length(value.py()));
+        if encoded.too_much && allow.pickle {
+            encoded = Encoded::empty();
+            let parts = helpers(value.py())?.call_method1("pickled", (value,))?;
+            encoded.reduced(&parts, allow, 0)?;
+            return Ok(encoded.finished());
         }
         written?;
         Ok(encoded.finished())
@@ -82,7 +77,7 @@ impl<'py> Encoded<'py> {
         let mut head = Vec::with_capacity(64);
         head.extend_from_slice(&MAGIC.to_le_bytes());
         head.extend_from_slice(&[0; 4]);
-        Encoded { head, pieces: Vec::new(), pieces_bytes: 0, kept: Vec::new(), too_deep: false }
+        Encoded { head, pieces: Vec::new(), pieces_bytes: 0, kept: Vec::new(), too_much: false }
     }
 
     fn finished(mut self) -> Encoded<'py> {
@@ -182,12 +177,36 @@ impl<'py> Encoded<'py> {
         self.head.extend_from_slice(&(at - start).to_le_bytes());
     }
 
+    /// Checks that a reader accepts the description so far. An object that a value contains twice is written twice, so a small value
+    /// can have a description without an end.
+    fn check_length(&mut self, py: Python<'_>) -> PyResult<()> {
+        if self.head.len() - HEAD_BYTES <= DESCRIPTION_MAX {
+            return Ok(());
+        }
+        self.too_much = true;
+        Err(unsupported(py, "so many small values at once (send them as arrays)"))
+    }
+
+    /// Checks that text or a number of this length can be a part of the description.
+    fn check_part(&mut self, value: &Bound<'py, PyAny>, bytes: usize) -> PyResult<()> {
+        if bytes <= DESCRIPTION_MAX {
+            return Ok(());
+        }
+        self.too_much = true;
+        let class = value.get_type().name()?;
+        Err(unsupported(
+            value.py(),
+            &format!("an object of type {class} of {bytes} bytes (send it as bytes)"),
+        ))
+    }
+
     fn value(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let py = value.py();
         if depth > DEPTH_MAX {
-            self.too_deep = true;
+            self.too_much = true;
             return Err(unsupported(py, "a value nested more than 100 deep, or one that contains itself"));
         }
+        self.check_length(py)?;
         if value.is_none() {
             self.byte(tag::NONE);
         } else if value.is_exact_instance_of::<PyBool>() {
@@ -200,6 +219,7 @@ impl<'py> Encoded<'py> {
         } else if let Ok(text) = value.cast_exact::<PyString>() {
             match text.to_str() {
                 Ok(text) => {
+                    self.check_part(value, text.len())?;
                     self.byte(tag::STR);
                     self.count(py, text.len())?;
                     self.head.extend_from_slice(text.as_bytes());
@@ -272,6 +292,7 @@ impl<'py> Encoded<'py> {
     fn surrogates(&mut self, text: &Bound<'py, PyString>) -> PyResult<()> {
         let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
         let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+        self.check_part(text.as_any(), bytes.len())?;
         self.byte(tag::SURROGATES);
         self.count(text.py(), bytes.len())?;
         self.head.extend_from_slice(bytes);
@@ -286,6 +307,7 @@ impl<'py> Encoded<'py> {
         }
         let py = value.py();
         let bits: usize = value.call_method0("bit_length")?.extract()?;
+        self.check_part(value, bits / 8 + 1)?;
         let signed = PyDict::new(py);
         signed.set_item("signed", true)?;
         let bytes = value.call_method("to_bytes", (bits / 8 + 1, "little"), Some(&signed))?;
@@ -300,6 +322,14 @@ impl<'py> Encoded<'py> {
     fn buffer(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
         let buffer = PyUntypedBuffer::get(value)?;
         if value.is_exact_instance_of::<PyMemoryView>() {
+            if buffer.dimensions() != 1 || !matches!(buffer.format().to_bytes(), b"B" | b"b" | b"c") {
+                let what = format!(
+                    "a memoryview with {} dimensions of the format {:?}: only its bare bytes would arrive",
+                    buffer.dimensions(),
+                    buffer.format(),
+                );
+                return Err(unsupported(value.py(), &what));
+            }
             let advice = "bytes() of it, or numpy.frombuffer(), which copies nothing";
             let changes = value.py().import("memlift._tensors")?.getattr("changes")?;
             changes.call1((value, "bytes", advice, 2))?;
