@@ -6,7 +6,8 @@
 //!
 //! - **Flow** `atexit` calls `_end`: from then on no other thread begins to run Python code of memlift, and those that already do may
 //!   finish it. Handlers are not waited for.
-//! - **Order** a thread increments the count before it checks if the end has come; `_end` announces the end before it reads the count.
+//! - **Order** a thread increments the count before it checks if the end has come; `_end` announces the end before it reads the count. A
+//!   handler's thread is counted before it asks for the GIL, so it asks for none that is gone.
 //! - **Owner** a handler's thread that wants to continue after the end sleeps for ever, in a frame of this file, while the process ends.
 //! - **Fork** a forked child has one thread, so its count is reset.
 
@@ -44,6 +45,21 @@ fn count_in(py: Python<'_>) {
         count_out();
         py.detach(|| sleep_for_ever());
     }
+}
+
+/// Runs a handler's code with the GIL, inside a section. Does not return if another thread ends the interpreter.
+pub fn attach<R>(body: impl FnOnce(Python<'_>, &Inside) -> R) -> R {
+    if DEPTH.get() == 0 {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        if ENDING.load(Ordering::SeqCst) && !ENDER.get() {
+            count_out();
+            sleep_for_ever();
+        }
+    }
+    DEPTH.set(DEPTH.get() + 1);
+    let inside = Inside(());
+    // `_end` waits for counted threads, but with a limit; after it there may be no interpreter.
+    Python::try_attach(|py| body(py, &inside)).unwrap_or_else(|| sleep_for_ever())
 }
 
 fn count_out() {

@@ -7,7 +7,7 @@
 
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::traceback;
-use crate::exit::Inside;
+use crate::exit;
 use crate::values::Allow;
 use memlift::ipc::{Request, Responder};
 use pyo3::exceptions::PyRuntimeError;
@@ -85,8 +85,7 @@ pub fn hand_over(function: &Py<PyAny>, request: Request, responder: Responder, a
     let session = responder.session_number();
     // A reply to the client never is what only a request may be.
     let answers = Allow { arguments: false, ..allow };
-    Python::attach(|py| {
-        let inside = Inside::enter(py);
+    exit::attach(|py, inside| {
         let reply = Reply { responder: Mutex::new(Some(responder)), session, allow: answers };
         let Ok(reply) = Bound::new(py, reply) else { return };
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {

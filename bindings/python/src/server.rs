@@ -9,7 +9,7 @@
 use crate::client::{configuration, own_uid, seconds, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::{raise, traceback};
-use crate::exit::Inside;
+use crate::exit;
 use crate::reply::hand_over;
 use crate::values::Allow;
 use memlift::ipc::message::Shape;
@@ -200,8 +200,7 @@ pub fn progress(done: u64, total: u64) -> PyResult<()> {
 /// Runs a Python handler for one request.
 fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
     PROGRESS.set(Some(request.progress()));
-    let staged = Python::attach(|py| {
-        let inside = Inside::enter(py);
+    let staged = exit::attach(|py, inside| {
         let is_value = *request.payload().shape() == Shape::Value;
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);

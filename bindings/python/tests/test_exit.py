@@ -76,6 +76,34 @@ def test_a_program_ends_while_handlers_run(running, end):
     assert run(f"{SERVER}\n{RUNNING[running]}\n{statement}\n", code).strip() in ("", "x")
 
 
+CALLER = """
+import memlift, sys, time
+with memlift.ipc.Client(sys.argv[1]) as client:
+    try:
+        client.call_async("sleep", 0)
+        time.sleep(1)
+        for _ in range(9):
+            client.call_async("sleep", 0)
+        client.call("sleep", 0)
+    except memlift.PeerDiedError:
+        pass
+"""
+
+
+def test_calls_that_come_after_the_interpreters_end():
+    """The C library still runs what was registered with it, and handlers' threads get calls meanwhile."""
+    program = f"""
+import ctypes, subprocess
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)  # called with the exit code, in seconds
+{SERVER}
+caller = subprocess.Popen([sys.executable, "-c", {CALLER!r}, name])
+begun.wait()
+sys.exit(2)
+"""
+    assert run(program, 2).strip() == ""
+
+
 READERS = """
 import dataclasses, memlift, os, sys, threading, time
 
