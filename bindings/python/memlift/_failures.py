@@ -4,10 +4,12 @@
 - **Flow** `take_apart(error)` in the worker ─▶ plain data ─▶ `put_together(data)` in the process that called
 - **Rule** an exception arrives as itself, with its arguments, attributes, notes and the exceptions of a group, or as RemoteError with
   the worker's traceback: never as something else
-- **Rule** only classes of exceptions that this process has loaded are made, by their own constructor
+- **Rule** only classes of exceptions that this process has loaded are made, by their own constructor. Where pickles are allowed, the
+  module of a class is imported
 """
 
 import functools
+import importlib
 import pickle
 import sys
 import traceback
@@ -93,7 +95,8 @@ def _together(apart: Any, allow_pickle: bool) -> BaseException:
             raise TypeError("no exception")
         return error
     _, (module, path), arguments, told, state, members = apart
-    cls = functools.reduce(getattr, path.split("."), sys.modules[module])
+    home = importlib.import_module(module) if allow_pickle else sys.modules[module]
+    cls = functools.reduce(getattr, path.split("."), home)
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise TypeError("no class of exceptions")
     if members is not None:

@@ -6,6 +6,7 @@ Method  every kind of trouble in every place, with and without pickles; after ea
 
 import dataclasses
 import os
+import sys
 import threading
 
 import numpy as np
@@ -171,6 +172,24 @@ def test_an_exception(executor, name):
     if type(error) is memlift.RemoteError:
         assert "in throw" in str(error), "its traceback came"
     assert "in throw" in error.__cause__.tb
+
+
+def throw_of_a_module():
+    import wave
+
+    raise wave.Error("of a module that the caller has not loaded")
+
+
+def test_an_exception_of_a_module_that_was_not_loaded(executor):
+    """Its module is imported only where pickles are allowed."""
+    loaded = sys.modules.pop("wave", None)
+    try:
+        error = executor.submit(throw_of_a_module).exception(120)
+        assert type(error).__qualname__ == ("Error" if executor._allow_pickle else "RemoteError")
+        assert "has not loaded" in str(error) and ("wave" in sys.modules) == executor._allow_pickle
+    finally:
+        if loaded is not None:
+            sys.modules["wave"] = loaded
 
 
 @pytest.mark.parametrize("names", [[list(TROUBLES), list(EXCEPTIONS)]])
