@@ -245,6 +245,11 @@ def test_a_server_leaves_what_is_not_its_own(tmp_path):
     with pytest.raises(memlift.AddressInUseError, match="a regular file"):
         memlift.ipc.Server(str(path))
     assert path.read_text() == "data"
+    for make in (memlift.ipc.Server, memlift.Arena):
+        with pytest.raises(memlift.Error, match="folder/x.*its folder must be there"):
+            make(tmp_path / "folder" / "x")
+    with memlift.Arena(tmp_path / "arena.sock"), pytest.raises(memlift.ServerRefusedError, match="is an arena"):
+        memlift.ipc.Client(tmp_path / "arena.sock")
     free = tmp_path / "free.sock"
     server = memlift.ipc.Server(str(free))
     with pytest.raises(OSError, match="a running program"):

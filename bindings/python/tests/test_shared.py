@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import threading
 import time
 
@@ -226,6 +227,15 @@ def test_an_address_is_shared_by_those_who_say_so(tmp_path):
     with pytest.raises(memlift.AddressInUseError, match="a regular file"):
         Server(path, shared=True).start()
     assert path.read_text() == "data"
+    with memlift.Arena(tmp_path / "arena.sock"), pytest.raises(memlift.AddressInUseError):
+        Server(tmp_path / "arena.sock", shared=True).start()
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.bind(str(tmp_path / "stream.sock"))
+    stream.listen()
+    begun = time.monotonic()
+    with stream, pytest.raises(memlift.AddressInUseError):
+        Server(tmp_path / "stream.sock", shared=True).start()
+    assert time.monotonic() - begun < 9, "it tried to join for as long as it would a server"
     address = new_name()
     with Server(address) as alone:
         alone.start()

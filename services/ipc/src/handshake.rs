@@ -84,6 +84,9 @@ pub struct Joined {
     pub reserved: u32,
 }
 
+/// Last byte of an arena's magic number, in the place of the major version.
+pub const ARENA: u8 = b'a';
+
 /// Version of the table of servers that share an address.
 pub const GROUP_VERSION: u32 = 1;
 
@@ -127,10 +130,11 @@ pub fn versions(oldest: u32, newest: u32) -> String {
 pub fn of_other_major(packet: &[u8]) -> Option<String> {
     let [name @ .., own] = MAGIC.to_le_bytes();
     let [start @ .., theirs] = *packet.first_chunk::<8>()?;
-    (start == name && theirs != own).then(|| {
-        format!(
+    (start == name && theirs != own).then(|| match theirs {
+        ARENA => "one side is an arena: take its values by `Ref` or `Subscription`".into(),
+        _ => format!(
             "one side is of major version {theirs}, the other of {own}: use releases of one major version on both sides"
-        )
+        ),
     })
 }
 
@@ -295,6 +299,8 @@ mod tests {
         packet[7] = 2;
         assert!(of_other_major(&packet).unwrap().contains("major version 2"));
         assert!(parse::<Welcome>(&packet).err().unwrap().to_string().contains("major version 2"));
+        packet[7] = ARENA;
+        assert!(parse::<Welcome>(&packet).err().unwrap().to_string().contains("an arena"));
         packet[0] = b'M';
         assert_eq!(of_other_major(&packet), None);
         assert_eq!(of_other_major(&packet[..7]), None);

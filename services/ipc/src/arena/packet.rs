@@ -30,6 +30,8 @@ pub const PUBLISHED: u32 = 6;
 /// The arena has noted what a subscriber follows.
 pub const FOLLOWS: u32 = 7;
 
+const _: () = assert!(MAGIC.to_le_bytes()[7] == handshake::ARENA);
+
 /// The arena's greeting.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]

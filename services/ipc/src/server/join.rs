@@ -17,6 +17,7 @@ use crate::handshake::{self, GROUP_VERSION, Join, Joined, Received, Welcome};
 use crate::layout::MAGIC;
 use memlift_ground::socket_file::{Occupant, SocketFile};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::sync::Arc;
@@ -40,6 +41,8 @@ enum Asked {
     HungUp,
     /// Somebody who shares the address with nobody.
     Alone,
+    /// Somebody who is no server of memlift.
+    Stranger,
 }
 
 /// Binds the address, or joins the servers that share it.
@@ -56,6 +59,7 @@ pub(super) fn join(address: &Address, lets_others_in: bool) -> Result<Listener, 
         match ask(address)? {
             Asked::Joined(listener) => return Ok(listener),
             Asked::Alone => return Err(taken(Occupant::Unshared)),
+            Asked::Stranger => return Err(taken(Occupant::Bound)),
             Asked::HungUp => hang_ups += 1,
             Asked::Again => hang_ups = 0,
         }
@@ -74,8 +78,11 @@ fn ask(address: &Address) -> Result<Asked, Error> {
         set_socket_timeout(&socket, direction, Some(ANSWER_LIMIT)).map_err(Error::system("SO_RCVTIMEO"))?;
     }
     let target = address.socket()?;
-    if rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)).is_err() {
-        return Ok(Asked::Again);
+    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)) {
+        Ok(()) => {}
+        // A socket of another type.
+        Err(Errno::PROTOTYPE) => return Ok(Asked::Stranger),
+        Err(_) => return Ok(Asked::Again),
     }
     // Anybody can bind an abstract name, and whoever gave the socket could serve in our place.
     let (peer, own) = (Peer::of(&socket)?, rustix::process::getuid().as_raw());
@@ -98,7 +105,7 @@ fn ask(address: &Address) -> Result<Asked, Error> {
     if handshake::parse::<Welcome>(&packet[..length]).is_ok_and(|welcome| welcome.refused != 0) {
         return Ok(Asked::Alone);
     }
-    let joined: Joined = handshake::parse(&packet[..length])?;
+    let Ok(joined) = handshake::parse::<Joined>(&packet[..length]) else { return Ok(Asked::Stranger) };
     if joined.version != GROUP_VERSION {
         return Ok(Asked::Alone);
     }

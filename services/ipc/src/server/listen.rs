@@ -16,10 +16,17 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// Returns true for errors that another path would not have.
+fn is_of_path(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), InvalidInput | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem)
+}
 
 pub(crate) struct Listener {
     socket: SessionSocket,
@@ -44,6 +51,14 @@ impl Listener {
                 Some(made.map_err(|error| match error {
                     SocketFileError::Taken { path, by } => {
                         Error::AddressInUse { address: path.display().to_string(), by }
+                    }
+                    SocketFileError::System { path, doing, source } if is_of_path(&source) => {
+                        Error::BadAddress {
+                            address: path.display().to_string(),
+                            reason: format!(
+                                "{doing} failed ({source}): its folder must be there and writable"
+                            ),
+                        }
                     }
                     SocketFileError::System { doing, source, .. } => Error::System { doing, source },
                 })?)
