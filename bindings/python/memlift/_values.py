@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memlift import _arrow, _dtypes, _frames, _tensors
+from memlift import _arrow, _dtypes, _frames, _native, _tensors
 from memlift._kind import END, Arguments, End
 from memlift._kind import Kind as _Kind
 from memlift.errors import CorruptMessageError, NotPicklableError, UnsupportedTypeError
@@ -77,6 +77,8 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
 
 def _exact(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     cls = type(value)
+    if cls is _native.Ref:
+        return "ref", bytes(value)
     if issubclass(cls, np.generic):
         return _dtypes.reduce_scalar(value)
     if issubclass(cls, np.ndarray):
@@ -271,6 +273,7 @@ _MAKERS = {
     "dataclass": _make_dataclass,
     "end": _make_end,
     "pickle": _make_pickle,
+    "ref": lambda value, _: _native.Ref(value),
     **_arrow.MAKERS,
     **_dtypes.MAKERS,
     **_frames.MAKERS,

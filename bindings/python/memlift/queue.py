@@ -49,7 +49,7 @@ class Queue(_native.Queue, Generic[_T]):
 
     What can be put: None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, numpy arrays and
     scalars of every type without objects, masked arrays, dataclasses (see `memlift.register`), torch tensors in host memory, Arrow
-    tables, batches and columns, pandas frames, series and indexes; nested. What is taken has the type that was put: for other classes,
+    tables, batches and columns, pandas frames, series and indexes, refs of an arena; nested. What is taken has the type that was put: for other classes,
     subclasses too, `put` raises UnsupportedTypeError, unless pickles are allowed. `put` returns when the data has been copied: it may be changed at
     once, and nothing is lost if this process ends.
 

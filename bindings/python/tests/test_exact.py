@@ -476,6 +476,13 @@ def test_objects_that_repeat_arrive_by_pickle_or_not_at_all(ways, allow_pickle):
                 way(value)
 
 
+def test_refs_of_an_arena(ways, allow_pickle):
+    with memlift.Arena(bytes_max=1 << 20) as arena:
+        ref = arena.put(np.arange(5))
+        check(ways, ref, allow_pickle, expected=True)
+        assert ways[1]([ref])[0].get()[4] == 4
+
+
 def test_text_that_is_too_long_is_named(allow_pickle):
     if not allow_pickle:
         with pytest.raises(memlift.UnsupportedTypeError, match="of type str of 269484032 bytes"):
