@@ -4,7 +4,7 @@
 //! - **Flow** put: the value is encoded (`values::Encoded`), copied once into a block, and published. get: the block becomes a `Slot`,
 //!   and `values::decode` returns the value, with views of the block.
 //! - **Layout** the label of an item of `put_call` is its number and mark. They can be read even if the value cannot.
-//! - **Order** waits are divided into slices, and signals are handled between them. Short items are copied out; so are all items while
+//! - **Order** waits are divided into slices; between them signals are handled, and a queue that was closed ends the wait. Short items are copied out; so are all items while
 //!   views hold more than half of the queue's memory, so that there is room for further puts.
 
 use crate::client::{SLICE, seconds};
@@ -45,6 +45,20 @@ impl Queue {
         }
     }
 
+    /// Waits in slices, as [`sliced`] does, until another thread of this process closes the queue.
+    fn sliced<T: Send>(
+        &self,
+        py: Python<'_>,
+        until: Option<Instant>,
+        mut step: impl FnMut(Option<Instant>) -> Result<Option<T>, Error> + Send,
+    ) -> PyResult<Option<T>> {
+        let waited = sliced(py, until, |until| match self.closed.load(Ordering::Relaxed) {
+            true => Err(Error::Closed { what: "queue" }),
+            false => step(until),
+        });
+        waited.or_else(|error| self.open().and(Err(error)))
+    }
+
     /// Puts a value with a label.
     fn put_labelled(
         &self,
@@ -60,9 +74,9 @@ impl Queue {
         let head = encoded.head();
         if bytes <= ipc::Queue::INLINE_BYTES && bytes == head.len() as u64 {
             let step = |until| queue.put_labelled(head, label, until).map(|put| put.then_some(()));
-            return sliced(py, until, step)?.ok_or_else(|| queue_exception(py, "Full"));
+            return self.sliced(py, until, step)?.ok_or_else(|| queue_exception(py, "Full"));
         }
-        let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
+        let reserved = self.sliced(py, until, |until| queue.reserve(bytes, until))?;
         let Some(mut reserved) = reserved else { return Err(queue_exception(py, "Full")) };
         let parts = encoded.parts();
         let copy = move || {
@@ -80,7 +94,7 @@ impl Queue {
     fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<(Slot, Label)>> {
         let queue = self.open()?;
         self.used.store(true, Ordering::Relaxed);
-        let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Ok(None) };
+        let Some(item) = self.sliced(py, until, |until| queue.get(until))? else { return Ok(None) };
         let item = if item.is_leased() && (item.bytes() <= COPY_BYTES || item.is_crowded()) {
             py.detach(|| item.detach())
         } else {
@@ -275,7 +289,7 @@ impl Queue {
     /// Waits until all items were taken and marked as processed.
     fn _join(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.open()?;
-        sliced(py, None, |until| queue.join(until).map(|done| done.then_some(()))).map(drop)
+        self.sliced(py, None, |until| queue.join(until).map(|done| done.then_some(()))).map(drop)
     }
 
     /// Returns the identity of this process, for `lost`.

@@ -110,6 +110,29 @@ def test_a_closed_queue_refuses_and_the_others_go_on():
     assert [theirs.get(), theirs.get()] == [1, 2]
 
 
+def test_close_ends_the_waits_of_other_threads():
+    empty, full, joined = memlift.Queue(), memlift.Queue(1), memlift.JoinableQueue()
+    full.put(1)
+    joined.put(1)
+    ended = []
+
+    def wait(use):
+        try:
+            use()
+        except ValueError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=wait, args=(use,), daemon=True) for use in (empty.get, lambda: full.put(2), joined.join)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    for ours in (empty, full, joined):
+        ours.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(ended) == 3 and all("closed" in text for text in ended)
+
+
 def test_it_is_passed_on_only_while_a_process_starts():
     with pytest.raises(RuntimeError, match="inheritance"):
         pickle.dumps(memlift.Queue())
