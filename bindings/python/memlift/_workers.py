@@ -16,6 +16,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.util
@@ -224,7 +225,7 @@ class Workers:
             call = self.pending.popleft()
             number = call[0]
             future = self.futures[number]
-            if number not in self.inside and not future.running() and not future.set_running_or_notify_cancel():
+            if number not in self.inside and not future.running() and not _begins(future):
                 del self.futures[number]
                 continue
             try:
@@ -235,14 +236,13 @@ class Workers:
                     self.pending.appendleft(call)
                     break
                 del self.futures[number]
-                future.set_exception(
-                    PayloadPoolFullError("the memory for calls is full of arrays that the workers keep: copy what they keep, or raise bytes_max")
-                )
+                full = "the memory for calls is full of arrays that the workers keep: copy what they keep, or raise bytes_max"
+                _tell(future, error=PayloadPoolFullError(full))
             except BaseException as error:
                 # Whatever it was, it is this call's alone.
                 self.futures.pop(number, None)
-                future.set_exception(error)
-                if isinstance(error, KeyboardInterrupt):
+                _tell(future, error=error)
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                     raise
         self.room.notify_all()
         if self.ending and not self.futures and not self.sources and not self.dismissed:
@@ -288,12 +288,12 @@ class Workers:
         if future is None:
             return
         if failed is not None:
-            future.set_exception(failed)
+            _tell(future, error=failed)
         elif mark == _DONE:
-            future.set_result(value)
+            _tell(future, value)
         else:
             error = put_together(value[:3], self.allow_pickle)
-            future.set_exception(unsent(error, value[3]) if mark == _UNSENT and self.replaces else error)
+            _tell(future, error=unsent(error, value[3]) if mark == _UNSENT and self.replaces else error)
 
     # Processes
 
@@ -420,9 +420,8 @@ class Workers:
             self.room.notify_all()
         for future in futures:
             if not future.done():
-                future.set_running_or_notify_cancel() if not future.running() else None
-                if not future.cancelled():
-                    future.set_exception(type(why)(*why.args))
+                if future.running() or _begins(future):
+                    _tell(future, error=type(why)(*why.args))
         for process in processes:
             process.terminate()
         self.results.put_call(0, _END, None)
@@ -433,10 +432,8 @@ class Workers:
             return
         with self.lock:
             self.ending = True
-            if cancel:
-                for number, *_ in self.pending:
-                    self.futures.pop(number).cancel()
-                self.pending.clear()
+            while cancel and self.pending:
+                self.futures.pop(self.pending.popleft()[0]).cancel()
             if not self.futures and not self.sources and not self.dismissed:
                 self.dismiss()
 
@@ -463,6 +460,24 @@ class Workers:
         for thread in watcher:
             if thread is not threading.current_thread():
                 thread.join()
+
+
+def _begins(future: "concurrent.futures.Future[Any]") -> bool:
+    """Notes that the call of a future begins; returns false if it was cancelled, or ended by somebody else."""
+    return (future.cancelled() or not future.done()) and future.set_running_or_notify_cancel()
+
+
+def _tell(future: "concurrent.futures.Future[Any]", value: Any = None, *, error: BaseException | None = None) -> None:
+    """Ends a future. A callback of it that raises something like SystemExit ends no thread that others wait for."""
+    try:
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+    except concurrent.futures.InvalidStateError:
+        pass  # somebody else has ended it
+    except BaseException:
+        logging.getLogger("concurrent.futures").exception("exception calling callback for %r", future)
 
 
 @contextlib.contextmanager

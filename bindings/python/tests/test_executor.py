@@ -216,6 +216,31 @@ def test_all_of_concurrent_futures_works_with_it(executor):
     assert called.wait(60)
 
 
+def leave(*_):
+    raise SystemExit(3)
+
+
+class Interrupts:
+    """Cannot be sent: whoever tries is interrupted."""
+
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+def test_no_thread_of_the_executor_ends_by_what_a_user_raises():
+    with memlift.Executor(1, allow_pickle=True) as executor:
+        first = executor.submit(wait_for, 0.1)
+        first.add_done_callback(leave)
+        # The last ones are sent by the thread that collects.
+        futures = [executor.submit(wait_for, 0.01) for _ in range(4)] + [executor.submit(add, Interrupts(), 1), executor.submit(add, 1, 2)]
+        futures[-1].add_done_callback(leave)
+        theirs = executor.submit(add, 2, 3)
+        theirs.set_result("somebody else's")
+        assert first.result(60) == 0.1 and [future.result(60) for future in futures[:4]] == [0.01] * 4
+        assert type(futures[4].exception(60)) is KeyboardInterrupt and futures[5].result(60) == 3
+        assert executor.submit(add, 3, 4).result(60) == 7 and theirs.result() == "somebody else's"
+
+
 def test_pending_calls_can_be_cancelled():
     with memlift.Executor(1) as executor:
         futures = [executor.submit(wait_for, 0.2) for _ in range(6)]

@@ -160,6 +160,7 @@ def test_callbacks_are_called_once_and_may_raise(pool):
     pool.map_async(double, [1, 2, 3], chunksize=1, callback=told.append).wait(60)
     assert told[0] == 3 and isinstance(told[1], ValueError) and told[2] == [2, 4, 6]
     assert pool.apply_async(add, (1, 2), callback=fail).get(60) == 3, "a callback that raises costs nothing else"
+    assert pool.apply_async(add, (1, 2), callback=lambda _: exit(3)).get(60) == 3
     assert pool.apply(add, (1, 2)) == 3
 
 
