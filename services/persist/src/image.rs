@@ -73,8 +73,7 @@ impl Image {
         let reserved = max_bytes.max(heap_bytes).next_multiple_of(4096);
         match medium {
             Medium::Mapped(mapped) if kind == Kind::InPlace => Ok(Image {
-                // SAFETY: the medium's reservation covers the heap's start (heap_start is less than its length).
-                base: unsafe { mapped.base().add(usize::try_from(heap_start).expect(NEVER)) },
+                base: mapped.image(heap_start),
                 length: AtomicU64::new(heap_bytes),
                 bodies: AtomicU64::new(u64::MAX),
                 changes: AtomicU64::new(0),

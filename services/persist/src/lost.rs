@@ -3,14 +3,15 @@
 //!
 //! - **Flow** kernel ─▶ SIGBUS handler ─▶ in a mapping that is watched: zeros in the page's place, the mapping marked, the
 //!   instruction runs again ─▶ elsewhere: what was installed before
-//! - **Rule** whoever read or stored asks [`Watch::lost`] before he believes what he saw, or says that something is durable
+//! - **Rule** whoever read or stored asks [`Watch::lost`] before he believes what he saw, or says that something is durable. A store
+//!   through [`store`] is told itself, and the mapping is not marked: it may write what the store was to write
 //! - **Owner** nodes are never freed, since a handler may be at one; a watch that ends leaves its node to the next
 //! - **Order** the handler calls nothing but mmap and sigaction
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, Once, PoisonError};
 
 /// A range of addresses that is watched: empty when nobody uses the node.
@@ -65,6 +66,33 @@ impl Watch {
     pub fn lost(&self) -> bool {
         self.0.lost.load(Ordering::Acquire)
     }
+
+    /// Marks the mapping: a page lies in zeros' place for good.
+    #[cold]
+    pub fn lose(&self) {
+        self.0.lost.store(true, Ordering::Release);
+    }
+}
+
+thread_local! {
+    /// The first address and the end of what this thread stores to by [`store`], and true if a page was missing.
+    static STORE: Cell<(usize, usize, bool)> = const { Cell::new((0, 0, false)) };
+}
+
+/// Stores `source` at `target`, in a mapping that is watched. False: the file could not give a page, zeros lie in its place, and only
+/// the caller knows.
+///
+/// # Safety
+///
+/// `target` is valid for writes of the source's length, and nobody else reads or stores there meanwhile.
+pub(crate) unsafe fn store(target: *mut u8, source: &[u8]) -> bool {
+    STORE.set((target.addr(), target.addr() + source.len(), false));
+    compiler_fence(Ordering::SeqCst); // the handler runs in this thread
+    // SAFETY: as the caller guarantees.
+    unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+    compiler_fence(Ordering::SeqCst);
+    let (.., missing) = STORE.replace((0, 0, false));
+    !missing
 }
 
 impl Drop for Watch {
@@ -110,7 +138,12 @@ fn replaced(address: usize) -> bool {
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         libc::mmap(page as *mut libc::c_void, 4096, access, kind, -1, 0)
     };
-    node.lost.store(true, Ordering::Release);
+    let (from, to, _) = STORE.get();
+    if (from..to).contains(&address) {
+        STORE.set((from, to, true));
+    } else {
+        node.lost.store(true, Ordering::Release);
+    }
     mapped != libc::MAP_FAILED
 }
 

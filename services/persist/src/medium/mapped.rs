@@ -29,7 +29,7 @@ use super::changed::ChangedPages;
 use super::detect::{self, Guarantee};
 use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
-use crate::lost::Watch;
+use crate::lost::{self, Watch};
 use crate::options::{Domain, exceeds_memory};
 
 /// See the module's header.
@@ -53,6 +53,8 @@ pub struct Mapped {
     writable: bool,
     /// Stores stay in this process: the file is only read.
     private: bool,
+    /// The mapping itself is the image of the heap: transactions store to it, too.
+    shared: AtomicBool,
     /// Old pages for readers in other processes, if they may come.
     old_pages: Option<Arc<OldPages>>,
     /// Pages that a replica lacks, if there is one.
@@ -136,6 +138,7 @@ impl Mapped {
             flush: true,
             writable,
             private: false,
+            shared: AtomicBool::new(false),
             old_pages: None,
             #[cfg(feature = "replicate")]
             changed: OnceLock::new(),
@@ -229,8 +232,8 @@ impl Mapped {
         };
         let writable = self.writable || self.private;
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: [from, to) lies in this medium's reservation and, but for `from` pages that are mapped already by the
-        // same file, holds nothing.
+        // SAFETY: [from, to) lies in this medium's reservation and holds nothing but pages of the same file, or zeros in the place of
+        // such pages.
         unsafe {
             rustix::mm::mmap(
                 self.base.add(usize::try_from(from).expect(NEVER)).cast(),
@@ -262,9 +265,10 @@ impl Mapped {
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// The address of the file's first byte; the mapping is as long as the file.
-    pub fn base(&self) -> *mut u8 {
-        self.base
+    /// The address of the heap, for an image that is the mapping itself.
+    pub fn image(&self, heap_start: u64) -> *mut u8 {
+        self.shared.store(true, Ordering::Release);
+        self.at(heap_start, 0)
     }
 
     /// The address of the heap that starts at `heap_start`; it may grow, and does not move.
@@ -427,8 +431,35 @@ impl Mapped {
     #[inline]
     pub(super) fn store(&self, offset: u64, source: &[u8]) -> Result<()> {
         let target = self.at(offset, source.len() as u64);
-        // SAFETY: the range is mapped (`at`); only the holder of the applier's or the header's lock stores outside the log.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+        if !self.pages || self.shared.load(Ordering::Relaxed) {
+            // SAFETY: the range is mapped (`at`); only the holder of the applier's or the header's lock stores outside the log.
+            unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+            return Ok(());
+        }
+        // SAFETY: as above; but for undo, whose image is the mapping, each page outside the log belongs to one such lock, or to one
+        // transaction that stores to free slabs.
+        if unsafe { lost::store(target, source) } { Ok(()) } else { self.store_by_write(offset, source) }
+    }
+
+    /// Writes what could not be stored. The kernel holds a file in memory in blocks of one or more pages, and before a store to one of
+    /// them all holes in its block get room on the disk; a write asks for room for its own bytes only, and they have theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when the file is shorter than it was, or has no room for these bytes either.
+    #[cold]
+    fn store_by_write(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let end = offset + source.len() as u64;
+        let (from, to) = (offset / 4096 * 4096, end.next_multiple_of(4096).min(self.len()));
+        let written = self.whole().is_ok()
+            && self.file.write_all_at(source, offset).is_ok()
+            && self.map(from, to).is_ok();
+        if !written {
+            if let Some(watch) = &self.watch {
+                watch.lose();
+            }
+            return Err(Error::Stopped { reason: LOST.to_owned() });
+        }
         Ok(())
     }
 
@@ -563,7 +594,11 @@ impl Mapped {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 rustix::fs::ftruncate(&self.file, bytes).map_err(|e| self.failed("grow")(e.into()))?;
             }
-            Err(errno) => return Err(self.failed("grow")(errno.into())),
+            Err(errno) => {
+                // Some file systems keep what they found until the disk was full: nobody would have that.
+                let _ = rustix::fs::ftruncate(&self.file, length);
+                return Err(self.failed("grow")(errno.into()));
+            }
         }
         // A fence does not make the length durable, not even on persistent memory.
         self.sync()?;
