@@ -72,6 +72,13 @@ impl<S: Read + Write> Speaker<S> {
         reply
     }
 
+    fn ask_in_a_line(&mut self, line: &str) -> Vec<u8> {
+        self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("sent");
+        let mut reply = Vec::new();
+        self.read(&mut reply);
+        reply
+    }
+
     fn read(&mut self, reply: &mut Vec<u8>) {
         let start = reply.len();
         self.0.read_until(b'\n', reply).expect("a reply");
@@ -116,6 +123,23 @@ impl Dice {
         of[self.next(of.len())]
     }
 }
+
+/// Inline commands, the last of them refused.
+const LINES: &[&str] = &[
+    "FLUSHALL",
+    r#"SET "a b" 'c "d"'"#,
+    r#"GET "a b""#,
+    r#"GET 'a b'"#,
+    r#"SET a "\x00\x7f\xFf\n\r\t\b\a\\\"\q""#,
+    "GET a",
+    r"SET a 'it\'s \n'",
+    "GET   a  ",
+    r#"SET a """#,
+    "STRLEN a",
+    r#"SET a x"y z""#,
+    "GET a",
+    r#"SET a "x"y"#,
+];
 
 /// Commands: `K` a key, `V` a value, `N` a whole number, `B` no number of seconds, `F` a number, `S` seconds, `T` seconds of [`Dice::life`], `A` a time far ahead; the rest is as it stands.
 const SHAPES: &[&str] = &[
@@ -306,6 +330,11 @@ fn random_commands_get_the_replies_of_redis() {
             let mut ours = Speaker::new(TcpStream::connect(address).expect("connected"));
             for seed in 1..=ROUNDS {
                 compare(&mut ours, &mut theirs, seed);
+            }
+            for line in LINES {
+                let mine = ours.ask_in_a_line(line).escape_ascii().to_string();
+                let yours = theirs.ask_in_a_line(line).escape_ascii().to_string();
+                assert_eq!(mine, yours, "{line}");
             }
         }));
         stop.store(true, Ordering::Release);

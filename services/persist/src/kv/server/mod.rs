@@ -445,7 +445,9 @@ impl Worker<'_, '_> {
     /// Closes the connections that hold most, when all together hold too much.
     fn relieve(&mut self) {
         let queued = |client: &Client| client.session.multi.as_ref().map_or(0, |multi| multi.bytes);
-        let held = |client: &Client| client.input.len() + client.output.written() + queued(client);
+        let held = |client: &Client| {
+            client.input.len() + client.request.held() + client.output.written() + queued(client)
+        };
         let total: usize = self.clients.iter().map(held).sum();
         if total > self.options.buffer_bytes
             && let Some(largest) = self.clients.iter_mut().max_by_key(|client| held(client))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RESP2 and RESP3: requests as they come in pieces, and replies.
 //!
-//! - **Layout** a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command)
+//! - **Layout** a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command), which
+//!   may stand in quotes
 //! - **Rule** whatever a client says, memory grows with what it sent and never with what it announced, work is linear in what it
 //!   sent, and it is told what is wrong before the connection closes
 //! - **Source** Redis serialization protocol specification, versions 2 and 3
@@ -21,7 +22,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { bulk_bytes: 16 << 20, arguments: 64 << 10, request_bytes: 64 << 20 }
+        Limits { bulk_bytes: 16 << 20, arguments: 4 << 20, request_bytes: 64 << 20 }
     }
 }
 
@@ -35,6 +36,8 @@ pub struct Request {
     announced: Option<usize>,
     bulk: Option<usize>,
     arguments: Vec<Range<usize>>,
+    /// The words of an inline command without their quotes, one behind the other; its arguments lie here and not in the input.
+    words: Option<Vec<u8>>,
 }
 
 impl Request {
@@ -65,18 +68,29 @@ impl Request {
             let text = &input[line.clone()];
             match (self.announced, text.first()) {
                 (None, Some(b'*')) => {
-                    let count = number(&text[1..]).filter(|count| *count <= limits.arguments as i64);
-                    let count = count.ok_or("Protocol error: invalid multibulk length")?;
+                    let count = number(&text[1..]).ok_or("Protocol error: invalid multibulk length")?;
+                    if count > limits.arguments as i64 {
+                        let most = limits.arguments;
+                        return Err(format!(
+                            "Protocol error: invalid multibulk length, a request has {most} arguments at most"
+                        ));
+                    }
                     self.announced = Some(count.max(0) as usize);
                 }
                 (None, _) => {
-                    self.words(&input[..line.end], line.start, limits)?;
+                    self.split(text, limits)?;
                     self.announced = Some(self.arguments.len());
                 }
                 (Some(_), Some(b'$')) => {
-                    let length =
-                        number(&text[1..]).filter(|length| (0..=limits.bulk_bytes as i64).contains(length));
-                    self.bulk = Some(length.ok_or("Protocol error: invalid bulk length")? as usize);
+                    let length = number(&text[1..]).filter(|length| *length >= 0);
+                    let length = length.ok_or("Protocol error: invalid bulk length")?;
+                    if length > limits.bulk_bytes as i64 {
+                        let most = limits.bulk_bytes;
+                        return Err(format!(
+                            "Protocol error: invalid bulk length, an argument has {most} bytes at most"
+                        ));
+                    }
+                    self.bulk = Some(length as usize);
                 }
                 (Some(_), first) => {
                     let got =
@@ -104,28 +118,49 @@ impl Request {
         }
     }
 
-    /// Splits an inline command at blanks.
-    fn words(&mut self, line: &[u8], from: usize, limits: &Limits) -> Result<(), String> {
-        let mut start = None;
-        for at in from..=line.len() {
-            match (line.get(at).filter(|byte| !byte.is_ascii_whitespace()), start) {
-                (Some(_), None) => start = Some(at),
-                (None, Some(from)) => {
-                    self.arguments.push(from..at);
-                    start = None;
+    /// Splits an inline command at blanks, but for those in quotes, as Redis does: in double quotes there are escapes, in single ones
+    /// only that of the quote.
+    fn split(&mut self, line: &[u8], limits: &Limits) -> Result<(), String> {
+        let is_blank = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+        let unbalanced = || "Protocol error: unbalanced quotes in request".to_owned();
+        let mut words = Vec::with_capacity(line.len());
+        let mut left = line;
+        loop {
+            left = &left[left.iter().take_while(|byte| is_blank(byte)).count()..];
+            if left.is_empty() {
+                break;
+            }
+            let start = words.len();
+            while let Some((first, rest)) = left.split_first().filter(|(first, _)| !is_blank(first)) {
+                left = rest;
+                if !matches!(first, b'"' | b'\'') {
+                    words.push(*first);
+                    continue;
                 }
-                _ => {}
+                left = unquoted(*first, left, &mut words).ok_or_else(unbalanced)?;
+                // Only a blank may follow a closing quote.
+                if left.first().is_some_and(|next| !is_blank(next)) {
+                    return Err(unbalanced());
+                }
+            }
+            self.arguments.push(start..words.len());
+            if self.arguments.len() > limits.arguments {
+                return Err("Protocol error: too many words".to_owned());
             }
         }
-        if self.arguments.len() > limits.arguments {
-            return Err("Protocol error: too many words".to_owned());
-        }
+        self.words = Some(words);
         Ok(())
     }
 
     /// The arguments of a whole request.
-    pub fn arguments<'i>(&self, input: &'i [u8]) -> Vec<&'i [u8]> {
-        self.arguments.iter().map(|range| &input[range.clone()]).collect()
+    pub fn arguments<'i>(&'i self, input: &'i [u8]) -> Vec<&'i [u8]> {
+        let source = self.words.as_deref().unwrap_or(input);
+        self.arguments.iter().map(|range| &source[range.clone()]).collect()
+    }
+
+    /// Bytes of memory that it has besides the input.
+    pub fn held(&self) -> usize {
+        self.arguments.capacity() * size_of::<Range<usize>>() + self.words.as_ref().map_or(0, Vec::capacity)
     }
 
     /// Bytes of a whole request.
@@ -135,9 +170,39 @@ impl Request {
 
     /// Ready for the next one.
     pub fn clear(&mut self) {
-        (self.at, self.announced, self.bulk) = (0, None, None);
+        (self.at, self.announced, self.bulk, self.words) = (0, None, None, None);
         self.arguments.clear();
         self.arguments.shrink_to(64);
+    }
+}
+
+/// Appends what stands in quotes, of which the opening one was read; returns what follows the closing one. None: there is none.
+fn unquoted<'l>(quote: u8, mut left: &'l [u8], words: &mut Vec<u8>) -> Option<&'l [u8]> {
+    let digit = |at: Option<&u8>| at.and_then(|digit| char::from(*digit).to_digit(16));
+    loop {
+        let (first, rest) = left.split_first()?;
+        left = rest;
+        match (*first, left.first()) {
+            (end, _) if end == quote => return Some(left),
+            (b'\\', Some(escaped)) if quote == b'"' || *escaped == quote => {
+                let code = if quote == b'"' && *escaped == b'x' {
+                    digit(left.get(1)).zip(digit(left.get(2)))
+                } else {
+                    None
+                };
+                words.push(match (code, escaped) {
+                    (Some((high, low)), _) => (high * 16 + low) as u8,
+                    (None, b'n') => b'\n',
+                    (None, b'r') => b'\r',
+                    (None, b't') => b'\t',
+                    (None, b'b') => 8,
+                    (None, b'a') => 7,
+                    (None, other) => *other,
+                });
+                left = &left[if code.is_some() { 3 } else { 1 }..];
+            }
+            (other, _) => words.push(other),
+        }
     }
 }
 
@@ -338,5 +403,32 @@ mod tests {
         assert_eq!(request.read(line, &SMALL), Ok(true));
         assert_eq!(request.arguments(line), [&b"set"[..], b"a", b"1"]);
         assert_eq!(request.bytes(), line.len() - 2);
+    }
+
+    #[test]
+    fn words_may_stand_in_quotes() {
+        let words = |line: &str| {
+            let (mut request, line) = (Request::default(), format!("{line}\r\n"));
+            let whole = request.read(line.as_bytes(), &SMALL)?;
+            assert!(whole && request.bytes() == line.len());
+            let words = request.arguments(line.as_bytes()).into_iter();
+            Ok::<_, String>(words.map(|word| word.escape_ascii().to_string()).collect::<Vec<_>>())
+        };
+        let right: [(&str, &[&str]); 8] = [
+            (r#"set a "x y""#, &["set", "a", "x y"]),
+            (r#"set a """#, &["set", "a", ""]),
+            (r#"set a "\x41\xfF\n\r\t\b\a\\\"\q""#, &["set", "a", r#"A\xff\n\r\t\x08\x07\\\"q"#]),
+            (r#"set a "\x4""#, &["set", "a", "x4"]),
+            (r"set a 'it\'s \n'", &["set", "a", r"it\'s \\n"]),
+            (r#"set a x"y z""#, &["set", "a", "xy z"]),
+            (r#"set a 'x "y" z'"#, &["set", "a", r#"x \"y\" z"#]),
+            ("\t set\x0ba  1 ", &["set", "a", "1"]),
+        ];
+        for (line, expected) in right {
+            assert_eq!(words(line).expect(line), expected, "{line}");
+        }
+        for line in [r#"set a "x"#, r#"set a "x"y"#, r"set a 'x", r"set a 'x\'", r#"set a ""x"#] {
+            assert_eq!(words(line), Err("Protocol error: unbalanced quotes in request".to_owned()), "{line}");
+        }
     }
 }

@@ -166,6 +166,11 @@ pub fn run(
     let Some((name, rest)) = arguments.split_first() else { return Ok(Then::Continue) };
     shared.commands.fetch_add(1, Ordering::Relaxed);
     let (start, mut was_run) = (out.written(), false);
+    // A web page may have a browser send commands in what it takes for HTTP: nothing of that is done.
+    if [&b"post"[..], b"host:"].iter().any(|one| one.eq_ignore_ascii_case(name)) {
+        out.error("ERR this is no server of HTTP: the connection closes");
+        return Ok(Then::Close);
+    }
     let done = match table::find(name) {
         None => Err(unknown(name, rest)),
         Some(command) if let Some(refused) = command.refuses(arguments) => {

@@ -136,7 +136,7 @@ fn command(call: &mut Call<'_, '_, '_>) -> Outcome {
             for name in names {
                 match find(name) {
                     Some(command) => inform(command, out),
-                    None => out.no_array(),
+                    None => out.nothing(),
                 }
             }
         }
