@@ -32,7 +32,7 @@ import datetime
 import math
 import os
 import warnings
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence, ValuesView
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -186,7 +186,7 @@ def restore(
 
     Raises FileExistsError, NoReplicaError, ReplicaStoreError, and ReplicaError, whose text has the last time that is possible.
     """
-    time, sequence, segments, size = _native.restore_replica(os.fspath(url), os.fspath(path), _micros(at), progress)
+    time, sequence, segments, size = _native.restore_replica(os.fspath(url), os.fsdecode(path), _micros(at), progress)
     return Restored(_utc(time), sequence, segments, size)
 
 
@@ -253,7 +253,7 @@ def open(
     replica = None if replicate is None else (os.fspath(replicate), replica_interval, replica_retain, replica_wait)
     return Pool(
         _native.PersistPool(
-            os.fspath(path),
+            os.fsdecode(path),
             mode=mode,
             size=in_bytes(size),
             size_max=None if size_max is None else in_bytes(size_max),
@@ -401,6 +401,8 @@ class Pool:
 
     def put_array(self, name: str, array: Any) -> None:
         """Keeps a copy of `array` under `name`, in place of what was there; views of that stay as they are."""
+        if isinstance(array, np.ma.MaskedArray):
+            raise UnsupportedTypeError("a masked array would lose its mask: put array.filled(value), or array.data and array.mask as two arrays")
         array = np.asarray(array, order="C")
         dtype = array.dtype
         if dtype.kind not in "biufc" or not dtype.isnative or dtype.itemsize > 16 or dtype.str[1:] in ("f16",):
@@ -432,7 +434,7 @@ class Pool:
         array.flags.writeable = False
         if dtype is not None and np.dtype(dtype) != array.dtype:
             raise BadArgumentError(f"the array {name!r} is of dtype {array.dtype}, not {np.dtype(dtype)}")
-        if shape is not None and array.shape != (wanted := tuple(np.atleast_1d(shape)) if shape != () else ()):
+        if shape is not None and array.shape != (wanted := tuple(np.atleast_1d(shape).tolist()) if shape != () else ()):
             raise BadArgumentError(f"the array {name!r} has the shape {array.shape}, not {wanted}")
         return array
 
@@ -555,6 +557,9 @@ class Pool:
         if lacks is not None:
             warnings.warn(f"{self.path}: {lacks}", RuntimeWarning, stacklevel=2)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"a pool is not copied or pickled: open {self.path} in the other process, or copy it with backup")
+
     def __repr__(self) -> str:
         return f"<memlift.persist.Pool {self.path}{' (closed)' if self.closed else ''}>"
 
@@ -566,11 +571,21 @@ def _still_used(path: str) -> str:
     )
 
 
+class _Keys(KeysView[Any]):
+    _mapping: "Dict"
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self._mapping)
+
+
 class _Items(ItemsView[Any, Any]):
     _mapping: "Dict"
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._mapping._walk(True)
+
+    def __reversed__(self) -> Iterator[tuple[Any, Any]]:
+        return reversed(list(self))
 
 
 class _Values(ValuesView[Any]):
@@ -578,6 +593,9 @@ class _Values(ValuesView[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in self._mapping._walk(True))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(list(self))
 
 
 class Dict(MutableMapping[Any, Any]):
@@ -624,6 +642,10 @@ class Dict(MutableMapping[Any, Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self._walk(False))
+
+    def keys(self) -> KeysView[Any]:
+        """Keys; iterated over in batches, while others may change the dict."""
+        return _Keys(self)
 
     def items(self) -> ItemsView[Any, Any]:
         """Keys and values; iterated over in batches, while others may change the dict."""
@@ -689,6 +711,14 @@ class Dict(MutableMapping[Any, Any]):
     def copy(self) -> dict[Any, Any]:
         """An ordinary dict with the same content."""
         return dict(self.items())
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> dict[Any, Any]:
+        return self.copy()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"the dict {self.name!r} of a pool is not pickled: pickle dict(d), or open {self._pool.path} in the other process")
 
     def __reversed__(self) -> Iterator[Any]:
         return reversed(list(self))

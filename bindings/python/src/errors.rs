@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Converts errors of the services to the exception classes in `memlift/errors.py`.
 
+use std::path::Path;
+
 use memlift::ground::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
 use memlift::persist::Error as PersistError;
@@ -72,6 +74,24 @@ pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
 /// Returns the Python exception for an error of a pool of persistent objects. An error of the system becomes an `OSError`.
 pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
     let text = error.to_string();
+    persist_error_with(py, error, text)
+}
+
+/// Returns the Python exception for an error of opening the pool `path`, which it names.
+pub fn open_error(py: Python<'_>, path: &Path, error: PersistError) -> PyErr {
+    let text = error.to_string();
+    let text = match &error {
+        PersistError::NotAPool => format!("{}: {text}: use another file", path.display()),
+        PersistError::Version { .. }
+        | PersistError::Feature { .. }
+        | PersistError::Layout { .. }
+        | PersistError::Corrupt { .. } => format!("{}: {text}", path.display()),
+        _ => text,
+    };
+    persist_error_with(py, error, text)
+}
+
+fn persist_error_with(py: Python<'_>, error: PersistError, text: String) -> PyErr {
     let class = match error {
         PersistError::File { source, .. } => {
             return match source.raw_os_error() {

@@ -5,9 +5,11 @@ Goal    what is committed is there after reopening, what is rolled back is not, 
 Method  each property against an ordinary dict or array, in one process; processes that die are in test_persist_crash.py
 """
 
+import copy
 import ctypes
 import gc
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -339,7 +341,17 @@ def test_array_makes_what_is_missing_and_checks_what_is_there(path):
                 wrong()
 
 
-@pytest.mark.parametrize("bad", [np.array(["a"]), np.array([object()]), np.zeros(2, ">f8"), np.zeros(2, "M8[s]"), [[1], [2, 3]]])
+def test_arrays_of_many_dimensions_and_names_of_bytes(path):
+    with persist.open(os.fsencode(path), **SMALL) as pool:
+        pool.put_array("a", np.full((1,) * 64, 7))
+    with persist.open(path) as pool:
+        assert pool.array("a").ndim == 64 and pool.array("a").item() == 7
+        with pytest.raises(errors.BadArgumentError, match=r"shape \(3,\), not \(2,\)"):
+            pool.put_array("b", np.zeros(3))
+            pool.array("b", (2,))
+
+
+@pytest.mark.parametrize("bad", [np.ma.array([1, 2], mask=[0, 1]), np.array(["a"]), np.array([object()]), np.zeros(2, ">f8"), np.zeros(2, "M8[s]"), [[1], [2, 3]]])
 def test_arrays_of_other_things_are_refused(path, bad):
     with persist.open(path, **SMALL) as pool, pytest.raises((TypeError, ValueError)):
         pool.put_array("a", bad)
@@ -401,9 +413,22 @@ def test_the_rest_of_a_mutable_mapping(path):
         assert dict(d) == model and list(reversed(d)) == list(reversed(model))
         assert {"z": 1} | d == {"z": 1} | model and d | {"z": 1} == model | {"z": 1}
         assert [type(value) for value in d.values()] == [type(value) for value in model.values()]
+        assert list(reversed(d.items())) == list(reversed(model.items()))
+        assert list(reversed(d.keys())) == list(reversed(model)) and d.keys() & {"a", "z"} == {"a"}
+        assert list(reversed(d.values())) == list(reversed(model.values()))
         with pytest.raises(errors.UnsupportedValueError):
             d |= {"f": 1, "g": object()}
         assert "f" not in d, "all or nothing"
+        # A copy is a dict of its own; what cannot be elsewhere says what to do.
+        for copied in (copy.copy(d), copy.deepcopy(d)):
+            assert type(copied) is dict and copied == model
+            copied["a"] = 5
+            assert d["a"] == 1
+        with pytest.raises(TypeError, match=r"pickle dict\(d\)"):
+            pickle.dumps(d)
+        for refuse in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="backup"):
+                refuse(pool)
     with persist.open(path, size=np.int64(1 << 20), domain=SMALL["domain"]), pytest.raises(TypeError):
         persist.open(path, size=1.5)
     for wrong in ("4 apples", "", "M"):
@@ -463,7 +488,7 @@ def test_closed_read_only_and_the_wrong_files(path):
         persist.open(path.parent)
     wrong = path.with_name("wrong")
     wrong.write_bytes(b"no pool at all" * 10_000)
-    with pytest.raises(errors.NotAPoolError, match="not a memlift pool"):
+    with pytest.raises(errors.NotAPoolError, match="wrong: this is not a memlift pool.*use another file"):
         persist.open(wrong)
     wrong.write_bytes(path.read_bytes()[: 1 << 18])
     with pytest.raises((errors.PoolDamagedError, errors.NotAPoolError)):

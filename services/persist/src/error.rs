@@ -19,7 +19,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The pool is open already, in this or another process.
-    #[error("{} is open in another process: a pool has one owner at a time. Close it there first, or let others read it there (Options::readers_bytes; readers in Python) and open it for reading", .path.display())]
+    #[error("{} is open already, in this process or another one: a pool has one owner at a time. Close it there first, or let others read it there (Options::readers_bytes; readers in Python) and open it for reading", .path.display())]
     InUse {
         /// The pool's file.
         path: PathBuf,

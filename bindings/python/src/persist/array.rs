@@ -30,6 +30,8 @@ const PAD: usize = ARRAY_PAD;
 const LINE: usize = 64;
 /// With more runs of differing lines than this, a new object is cheaper than a log record of that many ranges.
 const RUNS_MAX: usize = 10_000;
+/// Most dimensions of an array, those of NumPy 2.
+const DIMENSIONS_MAX: usize = 64;
 /// New arrays of at least this size are stored past the log, bytes.
 const LARGE_BYTES: usize = 16 << 10;
 
@@ -71,7 +73,7 @@ impl Shape {
             b'c' => matches!(self.element_bytes, 8 | 16),
             _ => false,
         };
-        if !known || self.extents.len() > 32 {
+        if !known || self.extents.len() > DIMENSIONS_MAX {
             return None;
         }
         let bytes = self

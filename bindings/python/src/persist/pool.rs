@@ -10,7 +10,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use super::array::{self, Shape};
 use super::dict::PersistDict;
 use super::pins::Pins;
 use super::replica::{Place, Replica};
-use crate::errors::{new, persist_error};
+use crate::errors::{new, open_error, persist_error};
 
 /// Reason why a call was refused.
 pub enum Trouble {
@@ -351,6 +351,7 @@ fn durability(name: &str) -> PyResult<Durability> {
 /// Waits for another process's pool in pieces: between two of them, Ctrl-C is seen.
 fn open_in_turn(
     py: Python<'_>,
+    path: &Path,
     wait: Duration,
     open: impl Fn(Duration) -> Result<Pool, Error> + Sync,
 ) -> PyResult<Pool> {
@@ -360,7 +361,7 @@ fn open_in_turn(
         let left = wait.saturating_sub(started.elapsed());
         match py.detach(|| open(left.min(PIECE))) {
             Err(Error::InUse { .. }) if left > PIECE => py.check_signals()?,
-            opened => return opened.map_err(|error| persist_error(py, error)),
+            opened => return opened.map_err(|error| open_error(py, path, error)),
         }
     }
 }
@@ -449,13 +450,13 @@ impl PersistPool {
             }
         };
         let wait = seconds("wait", wait)?;
-        let pool = open_in_turn(py, wait, open)?;
+        let pool = open_in_turn(py, &path, wait, open)?;
         // A pool that is not ours is refused now, and not at the first use.
         py.detach(|| {
             pool.read(|r| root(r))?;
             if options.read_only { Ok(()) } else { empty_limbo(&pool) }
         })
-        .map_err(|error| persist_error(py, error))?;
+        .map_err(|error| open_error(py, &path, error))?;
         let replica = replica.map(|(url, place)| Replica::begin(py, &pool, &url, place)).transpose()?;
         let inner = Inner {
             handle: Handle::new(pool),
