@@ -42,6 +42,8 @@ REFUSED: list[tuple[Any, Any]] = [
     ("S3", b"four"),
     ("U3", "four"),
     ("V4", b"longer"),
+    ("V4", b"two"),
+    ("S4", b"ab\0"),
     ([("a", "i4"), ("b", "f8")], (1.5, 2.5)),
     ([("a", "i4"), ("b", "f8")], (1,)),
 ]
@@ -124,6 +126,58 @@ def test_numbers_of_any_kind_are_added_up(client: traverse.Client, kind: str) ->
     assert made.sum() == math.fsum(numbers) and made.avg() == math.fsum(numbers) / 3
     assert (made.min(), made.max(), made.count(), made.count(5, 20)) == (min(numbers), max(numbers), 3, 2)
     assert made.min(100) is None and made.avg(100) is None and made.sum(100) == 0
+
+
+def test_a_file_loses_no_row_and_changes_no_number(client: traverse.Client, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+
+    def load(text: str, **options: Any) -> list[Any]:
+        path.write_text(text)
+        return list(traverse.OrderedMap.load(client, path, **{"key": "k", "value": "v", **options}).items())
+
+    assert load('n,k,v\n"a,b",1,2\n"c",3,4\n') == [(1, 2), (3, 4)]
+    assert load('n,k,v\n"a\nb",1,2\n"c",3,4\n', key_type="i8") == [(1, 2), (3, 4)]
+    assert load("-1,1\n2,2\n", key=0, value=1, key_type="i8") == [(-1, 1), (2, 2)]
+    assert load("k,v\n1,0.5\n2,inf\n", key_type="i8") == [(1, 0.5), (2, math.inf)]
+    for text, options in [
+        ("k,v\n-1,1\n2,2\n", {}),
+        ("k,v\n1.5,1\n2,2\n", {}),
+        ("-1,1\n2,2\n", {"key": 0, "value": 1}),
+        ('k,v\n1,"1,000"\n', {}),
+        ("k,v\n1,0.5\n2,1e400\n", {}),
+        ("k,v\n9007199254740993,1\n", {"key_type": "f8"}),
+        *((f"k,v\n1,{value}\n2,0.5\n", {"key_type": "i8"}) for value in ("9007199254740993", "1_000", "1e400", "٣", "")),
+        ("k,v\n1,9223372036854775808\n2,1\n", {"key_type": "i8"}),
+        ("1,x\n2,2\n", {"key": 0, "value": 1, "key_type": "i8"}),
+    ]:
+        with pytest.raises(BadInputError, match="line|row"):
+            load(text, **options)
+
+
+def test_lists_of_whole_numbers_and_floats_change_none(client: traverse.Client) -> None:
+    with pytest.raises(BadInputError, match="row 1.*9007199254740993"):
+        traverse.OrderedMap.load(client, ([1, 2], [9007199254740993, 0.5]))
+    assert list(traverse.OrderedMap.load(client, ([1, 2], [1 << 63, 0.5])).items()) == [(1, 2.0**63), (2, 0.5)]
+
+
+@pytest.mark.parametrize("kind", ["f8", "f4"])
+def test_a_truth_value_is_a_number(client: traverse.Client, kind: str) -> None:
+    made = traverse.OrderedMap.create(client, value=kind)
+    made[1], made[2] = True, np.False_
+    assert list(made.values()) == [1.0, 0.0]
+
+
+def test_a_sum_beyond_64_bits_is_the_sum(client: traverse.Client) -> None:
+    for kind, most in (("i8", (1 << 63) - 1), ("u8", (1 << 64) - 1)):
+        made = traverse.OrderedMap.create(client, value=kind)
+        made.update({1: most, 2: most, 100: 5})
+        assert made.sum() == 2 * most + 5 and made.avg(1, 2) == pytest.approx(most)
+        assert (made.max(), made.min(), made.count(), made.sum(100)) == (most, 5, 3, 5)
+        parts = made.buckets(0, 149, 50)
+        assert parts.sum.tolist() == [2 * most, 0, 5] and parts.count.tolist() == [2, 0, 1]
+    made = traverse.OrderedMap.create(client)
+    made.update({1: -(1 << 63), 2: -1})
+    assert made.sum() == -(1 << 63) - 1
 
 
 def test_whole_numbers_only_are_added(client: traverse.Client) -> None:

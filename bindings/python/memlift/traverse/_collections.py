@@ -100,6 +100,14 @@ class Buckets(NamedTuple):
             return self.sum / self.count
 
 
+def _column(numbers: list[Any], kind: Any) -> np.ndarray[Any, Any]:
+    """Numbers as an array of this kind; as Python's own numbers if some are beyond 64 bits."""
+    try:
+        return np.array(numbers, kind)
+    except OverflowError:
+        return np.array(numbers, object)
+
+
 def _kind(values: Values) -> Any:
     """A value's kind for a handle: picklable, and readable."""
     if values.dtype is None:
@@ -631,14 +639,16 @@ class OrderedMap(MutableMapping[Any, Any]):
             raise UnsupportedValueError("parts of equal width are of keys that are numbers")
         starts = self._keys.steps(first, last, width)
         begins, end = self._keys.pack_array(starts), self._keys.pack(last)
+        ends = [*(begins[1:] - np.uint64(1)).tolist(), end]
+        parts = zip(begins.tolist(), ends, strict=True)
         if self._values.dtype == np.dtype("<i8"):
-            found = [Aggregate(*totals) for totals in self._native.buckets(begins, end)]
+            totals = self._native.buckets(begins, end)
+            found = [self._unwrapped(Aggregate(*one), *part) for one, part in zip(totals, parts, strict=True)]
         else:
-            unpack, ends = self._keys.unpack, [*(begins[1:] - np.uint64(1)).tolist(), end]
-            found = [self.aggregate(unpack(one), unpack(other)) for one, other in zip(begins.tolist(), ends, strict=True)]
+            unpack = self._keys.unpack
+            found = [self.aggregate(unpack(one), unpack(other)) for one, other in parts]
         kind = np.dtype("f8") if self._values.dtype is not None and self._values.dtype.kind == "f" else np.dtype("i8")
-        columns = [np.array([one[index] for one in found], np.int64 if index == 0 else kind) for index in range(4)]
-        return Buckets(starts, *columns)
+        return Buckets(starts, *(_column([one[index] for one in found], np.int64 if index == 0 else kind) for index in range(4)))
 
     def _range(self, first: int, last: int, limit: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         records = np.frombuffer(self._native.range(first, last, limit), self._record)
@@ -727,17 +737,27 @@ class OrderedMap(MutableMapping[Any, Any]):
     def aggregate(self, first: Any = None, last: Any = None) -> Aggregate:
         """Count, sum, least and greatest value of a range (both ends included).
 
-        Of "i8" the nodes compute them, all as of one moment; of other numbers this process does, page by page, with sums of floats as
-        math.fsum has them.
+        Of "i8" the nodes compute them, all as of one moment, unless their sum may be beyond 64 bits; of other numbers this process does,
+        page by page, with sums of floats as math.fsum has them.
         """
         if self._values.dtype == np.dtype("<i8"):
-            return Aggregate(*self._native.aggregate(self._first(first), self._last(last)))
+            begin, end = self._first(first), self._last(last)
+            return self._unwrapped(Aggregate(*self._native.aggregate(begin, end)), begin, end)
         if self._values.dtype is None or self._values.dtype.kind not in "biuf":
             raise UnsupportedValueError(f"values of {self._values.name} are no numbers, and cannot be added")
-        pages = [values for _, values in self._pages(self._first(first), self._last(last))]
+        return self._added_here(self._first(first), self._last(last))
+
+    def _unwrapped(self, found: Aggregate, first: int, last: int) -> Aggregate:
+        """What a node has computed in 64 bits, which wrap; of what may have wrapped, this process adds the values."""
+        if found.count * max(abs(found.min), abs(found.max)) < 1 << 63:
+            return found
+        return self._added_here(first, last)
+
+    def _added_here(self, first: int, last: int) -> Aggregate:
+        pages = [values for _, values in self._pages(first, last)]
         if not pages:
             return Aggregate(0, 0, 0, 0)
-        if self._values.dtype.kind == "f":
+        if self._values.dtype is not None and self._values.dtype.kind == "f":
             total: Any = math.fsum(value for page in pages for value in page.tolist())
         else:
             total = sum(sum(page.tolist()) for page in pages)
@@ -745,7 +765,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         return Aggregate(sum(len(page) for page in pages), total, least, greatest)
 
     def sum(self, first: Any = None, last: Any = None) -> Any:
-        """The sum of a range's values; of "i8" it wraps at 2^63."""
+        """The sum of a range's values, however large."""
         return self.aggregate(first, last).sum
 
     def avg(self, first: Any = None, last: Any = None) -> float | None:

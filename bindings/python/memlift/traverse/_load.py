@@ -7,6 +7,7 @@ Order   all or nothing: an error, also one that `progress` raises, gives the mem
 """
 
 import csv
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from memlift.errors import BadArgumentError, BadInputError, UnsupportedValueErro
 from memlift.traverse._client import Client
 from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name
 from memlift.traverse._keys import Keys
-from memlift.traverse._values import Values, converted
+from memlift.traverse._values import Values, converted, is_mixed
 
 __all__ = ["bulk_load", "load_hash", "load_ordered"]
 
@@ -147,25 +148,53 @@ def _csv_arrays(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Keys, as numbers, and values of a file whose keys are not numbers from 0."""
     of_key, of_value = _csv_columns(path, key, value)
-    numbers, values, fraction = [], [], given is not None and given.dtype == np.dtype("<f8")
+    has_header = isinstance(key, str) or isinstance(value, str)
+    as_float = given is not None and given.dtype == np.dtype("<f8")
+    numbers: list[int] = []
+    values: list[tuple[int, int | float]] = []
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(line for line in file if line.strip() and not line.startswith("#"))
         for row, parts in enumerate(rows):
+            if row == 0 and has_header:
+                continue
             try:
                 text = parts[of_key].strip()
-                one = text.encode() if keys.bytes else float(text) if keys.name == "f8" else int(text)
-                of_row = parts[of_value].strip()
-                number = float(of_row) if scale is not None or not of_row.lstrip("+-").isdigit() else int(of_row)
+                one = text.encode() if keys.bytes else _csv_number(text)
+                number = _csv_number(parts[of_value])
             except (ValueError, IndexError) as error:
-                if row == 0:
-                    # The line of names.
+                # Without names of columns, a first line that has no number for a key is a header.
+                if row == 0 and not _is_number(parts[of_key] if of_key < len(parts) else ""):
                     continue
                 raise BadInputError(f"{path}, row {row + 1}: {error}") from None
-            number = round(number * scale) if scale is not None else number
-            fraction |= isinstance(number, float)
+            if scale is not None:
+                number = number * scale if as_float else round(number * scale)
             numbers.append(_packed_one(keys, row, one))
-            values.append(number)
-    return np.array(numbers, np.uint64), np.array(values, "<f8" if fraction else "<i8")
+            values.append((row, number))
+    as_float |= given is None and any(isinstance(number, float) for _, number in values)
+    dtype = np.dtype("<f8" if as_float else "<i8")
+    return np.array(numbers, np.uint64), np.array([_one_fitted(row, number, dtype) for row, number in values], dtype)
+
+
+def _csv_number(text: str) -> int | float:
+    """The number of a field; a whole number as one. Python's own readers also take 1_000 and other scripts' digits."""
+    text = text.strip()
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if math.isinf(number) and not text.lstrip("+-").lower().startswith("inf"):
+        raise ValueError(f"{text!r} is beyond all floats")
+    return number
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _csv_number(text)
+    except ValueError:
+        return False
+    return True
 
 
 def load_hash(
@@ -213,6 +242,8 @@ def _load(
         names = [value] if isinstance(value, str) else value
         try:
             return _of_arrow(native, kind, source, key, names, given, log2, progress)
+        except OverflowError as error:
+            raise BadInputError(f"a column has a number beyond 64 bits: {error}") from None
         except ImportError:
             # A frame of pandas asks pyarrow for its stream.
             return _of_frame(client, kind, source, key, names, given, log2, progress)
@@ -360,6 +391,12 @@ def _of_arrays(
 ) -> tuple[tuple[int, int], Values, str]:
     if len(keys) != len(values):
         raise BadInputError(f"{len(keys)} keys and {len(values)} values")
+    # Of a list of whole numbers and floats, numpy makes floats, and not all of them are the numbers given.
+    mixed = not isinstance(values, np.ndarray) and isinstance(values, list | tuple) and is_mixed(values, np.asarray(values))
+    if mixed and given is None:
+        given = Values("f8")
+    if mixed and given is not None and given.dtype is not None:
+        values = [_one_fitted(row, value, given.dtype) for row, value in enumerate(values)]
     keys, values = np.asarray(keys), np.asarray(values)
     if keys.dtype.kind not in "iu" or values.dtype.kind in "OUS" or values.ndim != 1:
         return _of_pairs(native, kind, zip(keys.tolist(), values.tolist(), strict=True), given, log2, progress)
@@ -379,11 +416,15 @@ def _fitted(values: np.ndarray[Any, Any], packed: Values) -> np.ndarray[Any, Any
     except UnsupportedValueError:
         # The first one says it better than the whole array.
         for row, value in enumerate(values):
-            try:
-                converted(value, packed.dtype)
-            except UnsupportedValueError as error:
-                raise BadInputError(f"row {row + 1}: {error}") from None
+            _one_fitted(row, value, packed.dtype)
         raise
+
+
+def _one_fitted(row: int, value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        return converted(value, dtype)
+    except UnsupportedValueError as error:
+        raise BadInputError(f"row {row + 1}: {error}") from None
 
 
 def _of_pairs(
@@ -404,6 +445,8 @@ def _of_pairs(
     if len(kinds) > 1:
         raise BadInputError(f"keys of several kinds ({', '.join(sorted(kinds))}): a map's keys are of one")
     values = values or Values(bytes if kind == "hash" else "i8")
+    if kind != "hash" and values.bytes == 0:
+        raise BadInputError("an ordered map's values have one length: give numbers, or bytes of one length with value_type='V…'")
     handle = _native.walk_load_pairs(native, kind, packed, values.bytes, log2, progress)
     return handle, values, kinds.pop() if kinds else "int"
 

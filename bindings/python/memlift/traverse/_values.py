@@ -25,9 +25,11 @@ def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> 
         limits = (0, 1) if kind == "b" else (np.iinfo(packed.dtype).min, np.iinfo(packed.dtype).max)
         fits = (given >= float(limits[0])) & (given < float(limits[1] + 1)) & (np.trunc(given) == given)
         return bool(fits.all())
-    if kind in "fc" and was in "biu":
+    if kind in "fc" and was == "b":
+        return True
+    if kind in "fc" and was in "iu":
         exact = 1 << (np.finfo(packed.dtype).nmant + 1)
-        wide = given[(given > exact) | (given < -exact)] if was != "b" else given[:0]
+        wide = given[(given > exact) | (given < -exact)]
         return all(int(float(np.array(number, packed.dtype).real)) == int(number) for number in wide.ravel())
     if kind in "fc" and was in "fc" and (kind == "c" or was == "f"):
         return not bool((np.isinf(packed) & ~np.isinf(given)).any())
@@ -55,6 +57,10 @@ def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         if dtype.subdtype is not None:
             packed = converted(given, dtype.subdtype[0])
             return np.broadcast_to(packed, dtype.shape) if packed.shape == () else packed
+        if isinstance(given, bytes | bytearray) and dtype.kind in "SV":
+            # Zeros at the end of 'S' are not kept, and what is shorter than 'V' would get some.
+            if (dtype.kind == "S" and given.endswith(b"\0")) or (dtype.kind == "V" and len(given) != dtype.itemsize):
+                raise ValueError(f"it has {len(given)} bytes")
         original = np.asarray(given)
         with np.errstate(over="ignore", invalid="ignore"):
             packed = np.asarray(given, dtype)

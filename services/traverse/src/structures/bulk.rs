@@ -202,8 +202,12 @@ impl Numbers {
     fn read(self, field: &str) -> std::result::Result<[u8; 8], &'static str> {
         const NONE: &str = "holds no number";
         const LARGE: &str = "holds a number beyond 64 bits";
-        let float =
-            field.parse::<f64>().ok().filter(|value| value.is_finite() || matches!(self, Numbers::Float(_)));
+        // A number that is too large for a float is parsed as infinity, which is another number than the text has.
+        let is_word = field.trim_start_matches(['+', '-']).starts_with(|one: char| one.is_ascii_alphabetic());
+        let float = field
+            .parse::<f64>()
+            .ok()
+            .filter(|value| value.is_finite() || matches!(self, Numbers::Float(_)) && is_word);
         match self {
             Numbers::Whole => {
                 if let Ok(whole) = field.parse::<i64>() {
@@ -217,6 +221,14 @@ impl Numbers {
                 if float.abs() < 2.0_f64.powi(53) { Ok((float as i64).to_le_bytes()) } else { Err(LARGE) }
             }
             Numbers::Scaled(scale) => {
+                if let Ok(whole) = field.parse::<i128>()
+                    && scale.fract() == 0.0
+                    && scale.abs() < 2.0_f64.powi(53)
+                {
+                    let scaled =
+                        whole.checked_mul(scale as i128).and_then(|scaled| i64::try_from(scaled).ok());
+                    return scaled.map(i64::to_le_bytes).ok_or(LARGE);
+                }
                 // Beyond 2^53 a float is not exact, and beyond 2^63 it does not fit in the result.
                 let scaled = Some(float.ok_or(NONE)? * scale).filter(|value| value.abs() < 9.2e18);
                 scaled.map(|value| (value.round() as i64).to_le_bytes()).ok_or(LARGE)
@@ -234,40 +246,132 @@ impl Numbers {
     }
 }
 
-/// Reads pairs of numbers from CSV: key and value are in these columns, counted from 0. Leading lines whose first column is not
-/// a number are a header. Empty lines and lines that start with `#` are skipped. Numbers may be in quotes.
+/// Most bytes of one record of CSV.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// Position in a record of CSV.
+#[derive(Clone, Copy)]
+enum At {
+    /// Before the first character of a field.
+    Start,
+    /// In a field without quotes that begins there.
+    Plain(usize),
+    /// In a field with quotes, whose text begins there.
+    Quoted(usize),
+    /// Behind a quote that may have closed the field with this text.
+    Closed(usize, usize),
+}
+
+/// A record of CSV: a line, or more if a line break is in quotes.
+#[derive(Default)]
+struct Record {
+    text: String,
+    /// Fields without the quotes around them, as positions in `text`.
+    fields: Vec<(usize, usize)>,
+}
+
+impl Record {
+    /// Reads the next record; returns the number of its lines, which is 0 at the end.
+    fn read(&mut self, reader: &mut impl BufRead) -> Result<u64> {
+        self.text.clear();
+        self.fields.clear();
+        let (mut at, mut lines) = (At::Start, 0);
+        loop {
+            let begin = self.text.len();
+            if reader.read_line(&mut self.text)? == 0 {
+                break;
+            }
+            lines += 1;
+            if lines == 1 && (self.text.starts_with('#') || self.text.trim().is_empty()) {
+                return Ok(lines);
+            }
+            at = self.split(at, begin);
+            // A quote that is not closed goes on in the next line.
+            if !matches!(at, At::Quoted(_)) || self.text.len() > RECORD_BYTES_MAX {
+                break;
+            }
+        }
+        let end = self.text.len();
+        match at {
+            _ if lines == 0 => {}
+            At::Start => self.fields.push((end, end)),
+            At::Plain(begin) => self.fields.push((begin, end)),
+            At::Closed(begin, end) => self.fields.push((begin, end)),
+            // With its quote, so that it is no number.
+            At::Quoted(begin) => self.fields.push((begin - 1, end)),
+        }
+        Ok(lines)
+    }
+
+    /// Splits the text from `begin` on into fields, and returns the position at its end.
+    fn split(&mut self, mut at: At, begin: usize) -> At {
+        let fields = &mut self.fields;
+        let mut field = |begin: usize, end: usize| {
+            fields.push((begin, end));
+            At::Start
+        };
+        for (index, byte) in self.text.bytes().enumerate().skip(begin) {
+            at = match (at, byte) {
+                (At::Start, b' ' | b'\t' | b'\r' | b'\n') => At::Start,
+                (At::Start, b'"') => At::Quoted(index + 1),
+                (At::Start, b',') => field(index, index),
+                (At::Start, _) => At::Plain(index),
+                (At::Plain(begin), b',') => field(begin, index),
+                (At::Quoted(begin), b'"') => At::Closed(begin, index),
+                // Two quotes stand for one.
+                (At::Closed(begin, _), b'"') => At::Quoted(begin),
+                (At::Closed(begin, end), b',') => field(begin, end),
+                (At::Closed(..), b' ' | b'\t' | b'\r' | b'\n') => at,
+                // Text behind the closing quote: the field keeps its quotes, and is no number.
+                (At::Closed(begin, _), _) => At::Plain(begin - 1),
+                (At::Plain(_) | At::Quoted(_), _) => at,
+            };
+        }
+        at
+    }
+
+    fn get(&self, column: usize) -> &str {
+        let (begin, end) = self.fields.get(column).copied().unwrap_or_default();
+        self.text[begin..end].trim_start_matches('\u{feff}').trim()
+    }
+}
+
+/// Reads pairs of numbers from CSV: key and value are in these columns, counted from 0. The first line is a header if its key is no
+/// number at all. Empty lines and lines that start with `#` are skipped. Fields may be in quotes.
 pub fn csv(
-    reader: impl BufRead,
+    mut reader: impl BufRead,
     key_column: usize,
     value_column: usize,
     numbers: Numbers,
 ) -> impl Iterator<Item = Result<(u64, [u8; 8])>> {
-    let mut begun = false;
-    reader.lines().enumerate().filter_map(move |(index, line)| {
-        let line = match line {
-            Ok(line) => line,
-            Err(error) => return Some(Err(error.into())),
-        };
-        let text = line.trim();
-        if text.is_empty() || text.starts_with('#') {
-            return None;
-        }
-        let field = |column: usize| {
-            let field = text.split(',').nth(column)?.trim();
-            Some(field.trim_matches('"'))
-        };
-        let wrong = |column: usize, what: &str| {
-            let reason = format!("column {column} {what}: {:?}", field(column).unwrap_or(""));
-            Some(Err(ClientError::Input { line: index as u64 + 1, reason }))
-        };
-        let key = field(key_column).and_then(|field| field.parse::<u64>().ok());
-        let Some(key) = key else {
-            return if begun { wrong(key_column, "holds no whole number") } else { None };
-        };
-        begun = true;
-        match numbers.read(field(value_column).unwrap_or("")) {
-            Ok(value) => Some(Ok((key, value))),
-            Err(what) => wrong(value_column, what),
+    let (mut record, mut line, mut is_first) = (Record::default(), 0, true);
+    std::iter::from_fn(move || {
+        loop {
+            let begun = line + 1;
+            match record.read(&mut reader) {
+                Ok(0) => return None,
+                Ok(lines) => line += lines,
+                Err(error) => return Some(Err(error)),
+            }
+            if record.fields.is_empty() {
+                continue;
+            }
+            let was_first = std::mem::take(&mut is_first);
+            let wrong = |column: usize, what: &str| {
+                let reason = format!("column {column} {what}: {:?}", record.get(column));
+                Some(Err(ClientError::Input { line: begun, reason }))
+            };
+            let key = record.get(key_column);
+            match key.parse::<u64>() {
+                Ok(key) => {
+                    return match numbers.read(record.get(value_column)) {
+                        Ok(value) => Some(Ok((key, value))),
+                        Err(what) => wrong(value_column, what),
+                    };
+                }
+                Err(_) if was_first && key.parse::<f64>().is_err() => {}
+                Err(_) => return wrong(key_column, "holds no whole number from 0 to 2^64-1"),
+            }
         }
     })
 }
@@ -308,6 +412,52 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    fn read(text: &str, numbers: Numbers) -> std::result::Result<Vec<(u64, f64)>, String> {
+        let number = |bytes: [u8; 8]| match numbers {
+            Numbers::Float(_) => f64::from_le_bytes(bytes),
+            _ => i64::from_le_bytes(bytes) as f64,
+        };
+        let pairs =
+            csv(text.as_bytes(), 0, 1, numbers).map(|pair| pair.map(|(key, value)| (key, number(value))));
+        pairs.collect::<Result<Vec<_>>>().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_row_of_a_file_is_left_out_and_no_number_becomes_another() {
+        let whole = |text: &str| read(text, Numbers::Whole);
+        assert_eq!(whole("k,v\n# none\n\n1,2\n3,4"), Ok(vec![(1, 2.0), (3, 4.0)]));
+        assert_eq!(whole("1,2\r\n3,4\r\n"), Ok(vec![(1, 2.0), (3, 4.0)]));
+        assert_eq!(whole("\u{feff}1,2\n\"3\", \"4\" \n"), Ok(vec![(1, 2.0), (3, 4.0)]));
+        // The first line may be a header, and only if it cannot be data; later ones never are.
+        for (text, part) in [
+            ("-1,1\n2,2", "line 1: column 0"),
+            ("1.5,1\n2,2", "line 1: column 0"),
+            ("k,v\n-1,1\n2,2", "line 2: column 0"),
+            ("k,v\nl,w\n2,2", "line 2: column 0"),
+            ("k,v\n1,\"1,000\"", "line 2: column 1"),
+            ("k,v\n1,\"a\nb\"\n2,2", "line 2: column 1"),
+            ("k,v\n\"a\nb\",1\n2,2", "line 2: column 0"),
+            ("k,v\n\"1\"2,1", "line 2: column 0"),
+            ("k,v\n1,\"2", "line 2: column 1"),
+            ("k,v\n1", "line 2: column 1"),
+            ("k,v\n1,1e400", "line 2: column 1"),
+        ] {
+            let refused = whole(text).expect_err(text);
+            assert!(refused.contains(part), "{text:?}: {refused}");
+        }
+        let scaled: Vec<_> = csv(&b"1,9007199254740993\n2,0.29"[..], 0, 1, Numbers::Scaled(100.0)).collect();
+        let scaled: Vec<_> =
+            scaled.into_iter().map(|pair| i64::from_le_bytes(pair.expect("a row").1)).collect();
+        assert_eq!(scaled, [900_719_925_474_099_300, 29]);
+        let floats = |text: &str| read(text, Numbers::Float(1.0));
+        assert!(floats("1,1e400").expect_err("too large").contains("holds no number"));
+        assert_eq!(floats("1,-inf\n2,1e308"), Ok(vec![(1, f64::NEG_INFINITY), (2, 1e308)]));
+        // A comma in quotes is no border between columns.
+        let third = csv(&b"n,k,v\n\"a,b\",1,2\n\"c \"\"d\"\"\",3,4\n"[..], 1, 2, Numbers::Whole);
+        let third: Vec<u64> = third.map(|pair| pair.expect("a row").0).collect();
+        assert_eq!(third, [1, 3]);
     }
 
     #[test]
