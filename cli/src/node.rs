@@ -370,6 +370,7 @@ fn tell_backup(state: &BackupState, as_json: bool) -> Result<(), Failure> {
         BackupState::None => {
             "backup: none; a failure of this machine loses what is not in the log".to_owned()
         }
+        BackupState::Refused(at, why) => format!("backup: none; {at} asked to be it and was refused: {why}"),
         BackupState::Copying(at) => format!("backup: {at} gets a copy"),
         BackupState::Listed(at) => {
             format!("backup: {at} has everything, and takes over if this process fails")

@@ -190,7 +190,7 @@ fn a_change_from_an_old_map_is_fenced() {
 
 #[test]
 fn an_etcd_that_is_away_stops_nothing_but_changes() {
-    let Some(mut server) = Server::start() else { return };
+    let Some(server) = Server::start() else { return };
     let client = Member::watch(server.source()).expect("watching");
     let a = Member::join(server.source(), join("a", 1, 1)).expect("joined");
     let mut dead = server.etcd();
@@ -257,7 +257,7 @@ fn soak_nodes_go_on_while_etcd_is_away_for_a_minute() {
 }
 
 fn etcd_is_away_for(away: Duration) {
-    let Some(mut server) = Server::start() else { return };
+    let Some(server) = Server::start() else { return };
     let stop = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let at = ["a", "b"].map(|name| node(scope, &server, name, &stop));
@@ -306,4 +306,55 @@ fn etcd_is_away_for(away: Duration) {
 
 fn until_up(member: &Member, names: &[&str]) {
     until(member, |map| member.trouble().is_none() && names.iter().all(|name| is(map, name, State::Up)));
+}
+
+/// Passes bytes between its clients and an etcd, until it stands still.
+fn passing(to: u16) -> (u16, Arc<AtomicBool>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (port, is_silent) = (listener.local_addr().expect("bound").port(), Arc::new(AtomicBool::new(false)));
+    let told = is_silent.clone();
+    // Its threads end with the process: what stands still keeps its connections open.
+    std::thread::spawn(move || {
+        for one in listener.incoming() {
+            let (one, told) = (one.expect("a connection"), told.clone());
+            let other = std::net::TcpStream::connect(("127.0.0.1", to)).expect("etcd");
+            let ways = [
+                (one.try_clone().expect("a descriptor"), other.try_clone().expect("a descriptor")),
+                (other, one),
+            ];
+            for (mut from, mut to) in ways {
+                let told = told.clone();
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(count @ 1..) = std::io::Read::read(&mut from, &mut bytes) {
+                        while told.load(Ordering::SeqCst) {
+                            std::thread::sleep(Duration::from_millis(10));
+                        }
+                        if std::io::Write::write_all(&mut to, &bytes[..count]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    (port, is_silent)
+}
+
+#[test]
+fn one_silent_host_of_several_costs_no_lease() {
+    let Some(server) = Server::start() else { return };
+    let (port, is_silent) = passing(server.ports[0]);
+    let own = server.ports[0];
+    let text = format!("etcd:http://127.0.0.1:{port},http://127.0.0.1:{own}/test/map?lease=4");
+    let member = Member::join(Source::parse(&text).expect("a source"), join("a", 1, 1)).expect("joined");
+    let watcher = Member::watch(server.source()).expect("watching");
+    let epoch = watcher.shared().map().epoch();
+    is_silent.store(true, Ordering::SeqCst);
+    // If the host were waited for longer, the lease would be over by then.
+    let map = watcher.shared().wait_newer(epoch, Duration::from_secs(8));
+    assert!(is(&map, "a", State::Up), "its lease was lost");
+    assert!(member.lease().holds());
+    is_silent.store(false, Ordering::SeqCst);
 }

@@ -84,6 +84,9 @@ pub const FLAG_CONTINUED: u16 = 8;
 pub const FLAG_RELAY: u16 = 16;
 /// Flag: the sender obtained its addresses at `clock`; memory that was freed since then may have been reused.
 pub const FLAG_SINCE: u16 = 32;
+/// Flag: a replicated node answers only after its backup has said, after the last load, that it has not taken over. A release that
+/// does not know the flag drops the packet.
+pub const FLAG_CONFIRMED: u16 = 64;
 
 /// Status: the walk ended; the scratchpad is its result.
 pub const STATUS_DONE: u8 = 0;
@@ -136,6 +139,9 @@ pub const STATUS_OUTDATED: u8 = 21;
 pub const STATUS_WRONG_KEY: u8 = 22;
 /// Status: the disk of the node's log is full: the node accepts no changes, but can still be read.
 pub const STATUS_LOG_FULL: u8 = 24;
+/// Status, not an end: the node has a backup and no lease, since it cannot reach etcd: it may not answer. Nothing is said about the
+/// request.
+pub const STATUS_NO_LEASE: u8 = 25;
 /// First status of a program's fault; the rest is the number of a `Verdict`.
 pub const STATUS_FAULT: u8 = 0x80;
 

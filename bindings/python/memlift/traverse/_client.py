@@ -134,6 +134,7 @@ class Client(_Closing):
         deadline: float = 10.0,
         iterations: int = 1 << 22,
         hops: int = 64,
+        read: str = "leased",
     ) -> Self:
         """Connects to nodes: 'HOST:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
@@ -143,11 +144,13 @@ class Client(_Closing):
         window      requests under way at a time, at most 512
         deadline    seconds that an answer is waited for, less than 30
         iterations  steps of one walk, over all nodes; hops: times that it is sent from node to node
+        read        of nodes with a backup: "leased", which relies on clocks of even speed, or "confirmed" by the backup, which takes a
+                    round trip more
 
         Raises ServerUnavailableError, DeadlineExceededError (nobody answered), BadArgumentError.
         """
         options = {
-            "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops
+            "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops, "read": read
         }  # fmt: skip
         client = cls(_connect(nodes, map, options))
         places = () if nodes is None else tuple(_nodes(nodes))

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlift::ground::region::process_mark;
-use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Routing, Ticket};
+use memlift::traverse::client::{Answer, Client, ClientError, Config, Reads, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
 use memlift::traverse::wire::{Keys, Status};
@@ -107,7 +107,7 @@ impl WalkClient {
 impl WalkClient {
     #[new]
     #[pyo3(signature = (nodes, *, map=None, tenant=0, key=None, window=128, deadline=10.0, iterations=1 << 22, hops=64,
-                        bounce=false))]
+                        read="leased", bounce=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -119,6 +119,7 @@ impl WalkClient {
         deadline: f64,
         iterations: u32,
         hops: u8,
+        read: &str,
         bounce: bool,
     ) -> PyResult<WalkClient> {
         let wrong = |text: String| new(py, "BadArgumentError", (text,));
@@ -136,9 +137,14 @@ impl WalkClient {
         if !(1..=512).contains(&window) {
             return Err(wrong(format!("window={window}: 1 to 512")));
         }
+        let reads = match read {
+            "leased" => Reads::Leased,
+            "confirmed" => Reads::Confirmed,
+            _ => return Err(wrong(format!("read={read:?}: 'leased' or 'confirmed'"))),
+        };
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
         let config =
-            Config { tenant, keys, window, deadline, iterations, hops, routing, ..Config::default() };
+            Config { tenant, keys, window, deadline, iterations, hops, routing, reads, ..Config::default() };
         let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;
         let connect = || -> Result<Client, ClientError> {
             match source {

@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use memlift_spec::formats::packet::MAP_BACKUP;
+
 use super::flight::Whole;
 use super::{Answer, Client, ClientError, Result, route};
 use crate::map::{Entry, MapError, State};
@@ -73,6 +75,12 @@ impl Client {
             return Ok(());
         }
         self.heard.hear(header.session);
+        let has_no_lease = header.kind == Kind::Answer && header.status == Status::NoLease;
+        self.reaches[flight.node].has_no_lease = has_no_lease;
+        if has_no_lease {
+            // The request is sent again like one that has no answer.
+            return Ok(());
+        }
         if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
             // Only the node that was asked answers these requests, so that node is alive.
             let reach = &mut self.reaches[flight.node];
@@ -133,9 +141,10 @@ impl Client {
             return self.registered(sequence, header.status, &body);
         }
         if flight.request.kind == Kind::Map && flight.ticket.is_none() {
+            let from = flight.node;
             self.flights.remove(&sequence);
             self.learned_epoch = self.learned_epoch.max(header.epoch).max(self.asked_epoch);
-            self.learned(&body);
+            self.learned(&body, (header.iterations != MAP_BACKUP).then_some(from));
             return Ok(());
         }
         let program = flight.request.name();
@@ -247,11 +256,19 @@ impl Client {
         Ok(())
     }
 
-    /// Handles a node's answer about the owner of an address: unanswered requests about its range go to the owner, or end.
-    fn learned(&mut self, body: &[u8]) {
+    /// Handles a node's answer about the owner of an address: unanswered requests about its range go to the owner, or end. `from` is
+    /// the place that has answered, unless a backup has.
+    fn learned(&mut self, body: &[u8], from: Option<usize>) {
         let Ok(entry) = Entry::decode(body) else { return };
         let up = entry.node.as_ref().is_some_and(|node| node.state == State::Up);
         let known = up && route::take_entry(&mut self.routes, &mut self.reaches, &entry);
+        if let (true, Some(from), Some(node)) = (known, from, &entry.node)
+            && let Some(owner) = self.routes.owner(entry.range.base)
+        {
+            // It may be the owner itself: then its address that is known is silent, and this one answers.
+            let peer = self.reaches[from].peer;
+            route::reach_at(&mut self.reaches, owner, node, peer);
+        }
         let about: Vec<u64> = self
             .flights
             .iter()

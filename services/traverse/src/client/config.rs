@@ -15,6 +15,16 @@ pub enum Routing {
     Bounce,
 }
 
+/// Proof that a replicated node wants before it answers a read, that its backup has not taken over meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// Its lease in etcd held after the last load. This relies on clocks whose rates differ by less than 6 %.
+    #[default]
+    Leased,
+    /// Its backup has said so, after the last load. This needs no clock, and takes a round trip between the two.
+    Confirmed,
+}
+
 /// See the module's header.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,6 +44,8 @@ pub struct Config {
     pub hops: u8,
     /// Side that forwards walks: the node, or this client.
     pub routing: Routing,
+    /// Proof that replicated nodes want before they answer reads; others answer as usual.
+    pub reads: Reads,
     /// Most times that a walk is started again because of concurrent writers.
     pub restarts: u32,
     /// The client's number. `None`: a random number for each session, and a client that makes changes begins a session every
@@ -55,6 +67,7 @@ impl Default for Config {
             iterations: 1 << 22,
             hops: 64,
             routing: Routing::Peer,
+            reads: Reads::Leased,
             restarts: 1000,
             client: None,
             incarnation: 1,

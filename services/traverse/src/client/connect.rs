@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use memlift_ground::region::{process_mark, random};
 
@@ -19,9 +19,12 @@ use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
 use super::{Client, ClientError, Config, Counts, Link, Result};
-use crate::map::{Address, Map};
+use crate::map::{ADDRESSES_MAX, Address, Map};
 use crate::transport::Peer;
 use crate::transport::udp::Udp;
+
+/// Longest wait for the nodes of a map at their first addresses, if they have others.
+const FIRST_ADDRESSES: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Connects to the nodes at the other ends of these links, and asks each for its range. If some answer and others are
@@ -123,11 +126,30 @@ impl Client {
         Client::connect(links, config)
     }
 
-    /// Connects to the nodes of a map; each is reached by its socket if it has one, otherwise by its ring.
+    /// Connects to the nodes of a map; each is reached by its first socket if it has one, otherwise by its ring. If no node answers
+    /// there, their other sockets are tried as well.
     ///
     /// # Errors
     /// [`ClientError::Unreachable`] if a node has no address; the errors of [`Client::connect`].
     pub fn of_map(map: &Map, config: Config) -> Result<Client> {
+        let has_more = map.nodes().iter().any(|node| node.sockets().count() > 1);
+        let deadline = config.deadline;
+        let first = if has_more { deadline.min(FIRST_ADDRESSES) } else { deadline };
+        let first = Config { deadline: first, ..config.clone() };
+        let connected = Client::connect(Client::links_of(map, 1, &config)?, first);
+        let mut client = match connected {
+            Err(ClientError::Silent { .. }) if has_more => {
+                Client::connect(Client::links_of(map, ADDRESSES_MAX, &config)?, config)?
+            }
+            connected => connected?,
+        };
+        client.config.deadline = deadline;
+        client.use_map(map);
+        Ok(client)
+    }
+
+    /// Opens links to a map's nodes, each at this many of its UDP addresses.
+    fn links_of(map: &Map, addresses: usize, config: &Config) -> Result<Vec<Link>> {
         let (mut sockets, mut links) = (Vec::new(), Vec::new());
         for node in map.nodes() {
             let ring = node.addresses.iter().find_map(|address| match address {
@@ -135,7 +157,7 @@ impl Client {
                 Address::Udp(_) => None,
             });
             match (node.socket(), ring) {
-                (Some(socket), _) => sockets.push(socket),
+                (Some(_), _) => sockets.extend(node.sockets().take(addresses)),
                 (None, Some(name)) => {
                     let transport = Box::new(Ring::of(name, map.nodes().len() > 1)?);
                     links.push(Link { transport, nodes: vec![(name.clone(), Peer::Ring(0))] });
@@ -146,11 +168,9 @@ impl Client {
             }
         }
         if !sockets.is_empty() {
-            links.push(Client::socket_link(&sockets, &config)?);
+            links.push(Client::socket_link(&sockets, config)?);
         }
-        let mut client = Client::connect(links, config)?;
-        client.use_map(map);
-        Ok(client)
+        Ok(links)
     }
 
     fn socket_link(nodes: &[SocketAddr], config: &Config) -> Result<Link> {

@@ -14,8 +14,8 @@ use crate::wire::Status;
 pub enum ClientError {
     /// The node did not answer before the deadline.
     #[error(
-        "{node} has not answered for {waited:?} ({attempts} attempts): see whether it runs and is reached from here; nothing is \
-         known about what it did, but asking again does it once"
+        "{node} has not answered for {waited:?} ({attempts} attempts): {hint}; nothing is known about what it did, but asking again \
+         does it once"
     )]
     Silent {
         /// Name of the node that was waited for: the last one that the request is known to have reached.
@@ -24,6 +24,8 @@ pub enum ClientError {
         waited: Duration,
         /// Packets sent for this request.
         attempts: u32,
+        /// The node's own reason, or what to look at.
+        hint: &'static str,
     },
     /// The node did not answer before the deadline, and an unauthenticated message from its address says that
     /// the key is wrong.

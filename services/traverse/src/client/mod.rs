@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-pub use config::{Config, Routing};
+pub use config::{Config, Reads, Routing};
 pub use error::{ClientError, Result};
 pub use flight::Ticket;
 pub use future::{Call, Shared};

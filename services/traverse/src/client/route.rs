@@ -7,6 +7,7 @@
 //! - **Not here** the map itself (`map`)
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::map::{Address, Entry, Map, Node};
@@ -40,6 +41,8 @@ pub(super) struct Reach {
     pub silent: Option<Instant>,
     /// True if somebody claims for the node, without proof by a key, that our key is wrong.
     pub key_refused: bool,
+    /// True if the node's last words were that it may not answer, since it cannot reach etcd.
+    pub has_no_lease: bool,
     /// Version of packets that somebody claims for the node, if it is not this client's.
     pub other_version: Option<u8>,
 }
@@ -56,6 +59,7 @@ impl Reach {
             heard: None,
             silent: None,
             key_refused: false,
+            has_no_lease: false,
             other_version: None,
         }
     }
@@ -120,42 +124,55 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Opti
     let named = reaches.iter().find(|reach| reach.name == node.name);
     let before = named.map(|reach| reach.peer);
     let found = known_primary(reaches, node, cluster)?;
-    let link = reaches[found].link;
     // The addresses after the first one may be those of a backup, which knows where the node is once its primary is gone. The process
     // at the address that the node had before may be a backup by now.
     let before = before.and_then(|peer| match peer {
         Peer::Socket(socket) => Some(socket),
         Peer::Ring(_) => None,
     });
-    let sockets = node.addresses.iter().filter_map(|address| match address {
-        Address::Udp(socket) => Some(*socket),
-        Address::Shm(_) => None,
-    });
-    for socket in sockets.chain(before) {
-        let peer = Peer::Socket(socket);
-        if matches!(reaches[found].peer, Peer::Socket(_)) && !reaches.iter().any(|reach| reach.peer == peer) {
-            let backup = Reach::new(socket.to_string(), link, peer, cluster);
-            reaches.push(Reach { is_backup: true, ..backup });
-        }
+    for socket in node.sockets().chain(before) {
+        add_backup(reaches, found, socket);
     }
     Some(found)
 }
 
+/// Adds an address at which a node may be later, unless it is known.
+fn add_backup(reaches: &mut Vec<Reach>, node: usize, socket: SocketAddr) {
+    let Reach { link, peer, cluster, .. } = reaches[node];
+    let at = Peer::Socket(socket);
+    if matches!(peer, Peer::Socket(_)) && !reaches.iter().any(|reach| reach.peer == at) {
+        reaches.push(Reach { is_backup: true, ..Reach::new(socket.to_string(), link, at, cluster) });
+    }
+}
+
+/// Reaches a node from now on at another of its own addresses, at which it has answered.
+pub(super) fn reach_at(reaches: &mut Vec<Reach>, index: usize, node: &Node, peer: Peer) {
+    let Peer::Socket(answered) = peer else { return };
+    if node.is_replicated() || !node.sockets().any(|socket| socket == answered) {
+        return;
+    }
+    if let Peer::Socket(before) = std::mem::replace(&mut reaches[index].peer, peer) {
+        add_backup(reaches, index, before);
+    }
+}
+
 fn known_primary(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
+    // The other sockets of a replicated node are not the node, but its backup.
+    let own = if node.is_replicated() { 1 } else { usize::MAX };
     let same = |reach: &Reach| {
-        reach.name == node.name
-            || !reach.is_backup
-                && node.addresses.iter().any(|address| match address {
-                    Address::Udp(socket) => reach.peer == Peer::Socket(*socket),
-                    Address::Shm(path) => reach.name == *path,
-                })
+        let ring = |address: &Address| matches!(address, Address::Shm(path) if reach.name == *path);
+        !reach.is_backup
+            && (node.sockets().take(own).any(|socket| reach.peer == Peer::Socket(socket))
+                || node.addresses.iter().any(ring))
     };
     let named = reaches.iter().position(|reach| reach.name == node.name);
     if let Some(found) = named.or_else(|| reaches.iter().position(same)) {
         let reach = &mut reaches[found];
-        // A restarted node may listen at another address.
-        if let (Peer::Socket(_), Some(socket)) = (reach.peer, node.socket()) {
-            reach.peer = Peer::Socket(socket);
+        // A restarted node may listen at another address. One that is not replicated may answer at any of its addresses.
+        if let (Peer::Socket(at), Some(socket)) = (reach.peer, node.socket()) {
+            if node.is_replicated() || !node.sockets().any(|own| own == at) {
+                reach.peer = Peer::Socket(socket);
+            }
             node.name.clone_into(&mut reach.name);
         }
         return Some(found);

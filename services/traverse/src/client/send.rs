@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use super::flight::Flight;
 use super::route::Reach;
 use super::upload::hash_of;
-use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
-use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
+use super::{
+    BACKOFF_MIN, Client, ClientError, Reads, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket,
+};
+use crate::wire::{FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
 use memlift_spec::formats::packet::PACKET_VERSION;
 
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
@@ -85,6 +87,12 @@ impl Client {
         }
         if flight.continued {
             flags |= FLAG_CONTINUED;
+        }
+        // A change that finds nothing to change is a read, too.
+        if self.config.reads == Reads::Confirmed
+            && matches!(request.kind, Kind::Walk | Kind::Read | Kind::Apply)
+        {
+            flags |= FLAG_CONFIRMED;
         }
         let lost = self.crossing_lost.is_some_and(|at| flight.sent.duration_since(at) < CROSSING_PAUSE);
         flight.bounces =
@@ -193,7 +201,12 @@ impl Client {
                     Some((_, node)) => node,
                     None => self.reaches[flight.node].name.clone(),
                 };
-                self.finish(sequence, Err(ClientError::Silent { node, waited, attempts }));
+                let hint = if self.reaches.iter().any(|reach| reach.name == node && reach.has_no_lease) {
+                    "it has a backup and cannot reach etcd, so it may not answer until etcd is there again"
+                } else {
+                    "see whether it runs and is reached from here"
+                };
+                self.finish(sequence, Err(ClientError::Silent { node, waited, attempts, hint }));
                 continue;
             }
             if flight.request.kind == Kind::Map

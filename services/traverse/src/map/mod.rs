@@ -41,7 +41,7 @@ pub use error::MapError;
 pub use etcd_address::EtcdAddress;
 pub use frame::Secret;
 pub use member::Member;
-pub(crate) use node::{ADDRESSES_MAX, is_name};
+pub(crate) use node::{ADDRESSES_MAX, REPLICATED, is_name};
 pub use node::{Address, Node, NodeId, State};
 pub use range::{ADDRESS_END, Cursor, Map, Move, PAGE_BYTES, Permissions, Place, Range};
 pub use remote::{Peer, Remote};

@@ -15,6 +15,8 @@ use crate::resolve::resolve;
 pub const NAME_BYTES_MAX: usize = 63;
 /// Most addresses of one node.
 pub const ADDRESSES_MAX: usize = 4;
+/// Bit of a replicated node's incarnations. A release that does not know it takes it for a part of the number.
+pub(crate) const REPLICATED: u64 = 1 << 63;
 /// Most bytes of a shared-memory address: the limit of a Unix socket's path.
 pub const SHM_BYTES_MAX: usize = 107;
 
@@ -110,7 +112,7 @@ pub struct Node {
     pub name: String,
     /// Addresses at which the node listens; the first is preferred.
     pub addresses: Vec<Address>,
-    /// Number of this start of the node's process; no two starts have the same.
+    /// Number of this start of the node's process; no two starts have the same. The top bit is set if the node is replicated.
     pub incarnation: u64,
     /// State of the node's lease.
     pub state: State,
@@ -120,17 +122,28 @@ impl Node {
     /// Returns the first UDP address at which others reach the node, if it has one.
     #[must_use]
     pub fn socket(&self) -> Option<SocketAddr> {
-        self.addresses.iter().find_map(|address| match address {
+        self.sockets().next()
+    }
+
+    /// Returns true if the node is replicated. Its first UDP address is then the primary's, and the others are its backup's; those of
+    /// another node are all its own.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.incarnation & REPLICATED != 0
+    }
+
+    /// Returns true if another process may take over when this one is down.
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        self.is_replicated() && self.sockets().count() > 1
+    }
+
+    /// Returns the UDP addresses.
+    pub fn sockets(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().filter_map(|address| match address {
             Address::Udp(socket) => Some(*socket),
             Address::Shm(_) => None,
         })
-    }
-
-    /// Returns true if another process may take over when this one is down: it has more than one UDP address, and those after the
-    /// first one may be a backup's.
-    #[must_use]
-    pub fn has_backup(&self) -> bool {
-        self.addresses.iter().filter(|address| matches!(address, Address::Udp(_))).count() > 1
     }
 
     /// Checks the fields that a node reports about itself.

@@ -8,7 +8,6 @@
 //! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
 //! - **Rule** a map file is edited by people: a range that an edit takes from a node stays in the node's memory, unreachable,
 //!   until the node restarts
-//!   restarts
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -18,16 +17,18 @@ use std::time::{Duration, Instant, SystemTime};
 use super::gate::Gate;
 use super::log::{LogError, RangeStep, Replayed};
 use super::mover::Mover;
-use super::replica::backup::{self, Answerer, Following};
+use super::replica::backup::{self, Answerer, FollowError, Following, Step};
 use super::replica::primary::{Primary, PrimaryOptions};
 use super::replica::{BackupState, secret};
 use super::writer::Writer;
 use super::{Node, NodeError, NodeOptions};
-use crate::map::etcd_lease_s;
+use crate::map::{ADDRESSES_MAX, REPLICATED, etcd_lease_s};
 use crate::map::{Address, Authority, Join, Map, MapError, Member, NodeId, Replicas, Shared, Source, State};
 
-/// Pause of a process of a replicated node before it looks again.
+/// Shortest pause of a process of a replicated node before it looks again.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause before it looks again, if nothing changes.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest time that a node waits for the lease of its last start to run out.
 const WAIT_FOR_LEASE: Duration = Duration::from_secs(60);
 
@@ -52,6 +53,16 @@ pub enum ClusterError {
         "node {0} is another process now: its backup has taken over. Start this one again, and it becomes the backup"
     )]
     Replaced(String),
+    /// The primary does not take this process as its backup.
+    #[error(
+        "the primary at {primary} does not take this process as its backup: {why}. Start it again with what the primary needs"
+    )]
+    Refused {
+        /// Address of the primary.
+        primary: SocketAddr,
+        /// The primary's reason.
+        why: String,
+    },
     /// The sockets of a replicated node cannot be opened, or its log cannot be put aside.
     #[error("{what}: {error}")]
     System {
@@ -296,11 +307,18 @@ impl Candidate<'_> {
         Node::open(NodeOptions { base: 0, bytes: 0, ..self.options.node.clone() })
     }
 
-    /// Opens an empty node. A log that is there gets the name FILE.old.
-    fn open_empty(&self) -> Result<Node, ClusterError> {
+    /// Opens an empty node. A log that is there gets the name FILE.old, unless it is only a part of a copy.
+    fn open_empty(&self, is_part: bool) -> Result<Node, ClusterError> {
         if let Some((path, _)) = &self.options.node.log
             && path.exists()
         {
+            if is_part {
+                std::fs::remove_file(path).map_err(|error| ClusterError::System {
+                    what: format!("{} is removed, since the node's data is copied again", path.display()),
+                    error,
+                })?;
+                return Ok(self.open()?.0);
+            }
             let mut old = path.as_os_str().to_owned();
             old.push(".old");
             std::fs::rename(path, &old).map_err(|error| ClusterError::System {
@@ -319,7 +337,7 @@ impl Candidate<'_> {
         shared: &Shared,
         log_limit_bytes: u64,
         told: &mut dyn FnMut(ReplicaEvent),
-    ) -> std::io::Result<()> {
+    ) -> Result<(), FollowError> {
         let (at, incarnation, epoch) = primary;
         let patience = self.lease / 2;
         let secret = secret(&self.options.node.keys);
@@ -332,7 +350,6 @@ impl Candidate<'_> {
             epoch,
         };
         let stream = backup::connect(at, patience)?;
-        told(ReplicaEvent::Copying(at));
         let (is_over, is_complete) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -357,9 +374,12 @@ impl Candidate<'_> {
             });
             // The other threads end also after a panic.
             let _ends = Ends(&is_over);
-            let ended = backup::follow(node, &stream, &following, &mut || {
-                is_complete.store(true, Ordering::SeqCst);
-                told(ReplicaEvent::Following(at));
+            let ended = backup::follow(node, &stream, &following, &mut |step| match step {
+                Step::Begun => told(ReplicaEvent::Copying(at)),
+                Step::Complete => {
+                    is_complete.store(true, Ordering::SeqCst);
+                    told(ReplicaEvent::Following(at));
+                }
             });
             backup::end(&stream);
             ended
@@ -408,7 +428,12 @@ impl Cluster {
         let listener =
             TcpListener::bind(own).map_err(system(&format!("listen on {own} for the backup (TCP)")))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (incarnation, lease) = (now.as_nanos() as u64, Duration::from_secs(lease_s));
+        let (incarnation, lease) = (now.as_nanos() as u64 | REPLICATED, Duration::from_secs(lease_s));
+        // In the map, the UDP addresses behind the first one are the backup's.
+        let mut options = options.clone();
+        options.addresses.retain(|one| *one == Address::Udp(address) || matches!(one, Address::Shm(_)));
+        options.addresses.truncate(ADDRESSES_MAX - 1);
+        let options = &options;
         let candidate = Candidate { options, incarnation, address, lease, stop };
         let (mut node, replayed) = candidate.open()?;
         // Marks the primary down when its lease is over, and brings each new map.
@@ -463,19 +488,26 @@ impl Candidate<'_> {
         let mut authority: Box<dyn Authority> = self.options.source.connect()?;
         let begun = Instant::now();
         let (mut has_state, mut last) = (replayed.records > 0, None);
-        let mut wait = |why: String, told: &mut dyn FnMut(ReplicaEvent)| {
+        let (mut is_part, mut pause, mut refused_since) = (false, PAUSE, None);
+        let mut wait = |why: String, at_most: Duration, told: &mut dyn FnMut(ReplicaEvent)| {
             let event = ReplicaEvent::Waiting(why);
             if last.as_ref() != Some(&event) {
                 told(event.clone());
                 last = Some(event);
             }
-            std::thread::sleep(PAUSE);
+            // A newer map ends the pause.
+            let known = shared.map().epoch();
+            let until = Instant::now() + at_most;
+            while Instant::now() < until && shared.map().epoch() == known && !self.stop.load(Ordering::SeqCst)
+            {
+                let _ = shared.wait_newer(known, PAUSE.min(at_most));
+            }
         };
         while !self.stop.load(Ordering::SeqCst) {
             let (map, listed) = match authority.replicas(name) {
                 Ok(read) => read,
                 Err(error) => {
-                    wait(error.to_string(), told);
+                    wait(error.to_string(), PAUSE, told);
                     continue;
                 }
             };
@@ -483,9 +515,11 @@ impl Candidate<'_> {
             let role = self.role(&map, listed, replica, begun);
             shared.publish(map);
             match role {
-                Role::Wait(why) => wait(why.to_owned(), told),
+                Role::Wait(why) => wait(why.to_owned(), PAUSE * 4, told),
                 Role::Backup(at, of, epoch) => {
                     if has_state {
+                        // A copy that was complete may be the last one there is.
+                        let is_part = is_part && node.writer().replica == 0;
                         // Dropped first: the empty node takes the log's lock.
                         *node = Node::open(NodeOptions {
                             base: 0,
@@ -494,12 +528,29 @@ impl Candidate<'_> {
                             ..NodeOptions::default()
                         })?
                         .0;
-                        *node = self.open_empty()?;
+                        *node = self.open_empty(is_part)?;
                     }
-                    has_state = true;
-                    let ended = self.follow(node, (at, of, epoch), shared, log_limit_bytes, told);
-                    if let Err(error) = ended {
-                        wait(format!("the primary at {at}: {error}"), told);
+                    (has_state, is_part) = (true, true);
+                    match self.follow(node, (at, of, epoch), shared, log_limit_bytes, told) {
+                        Err(FollowError::Refused(why)) => {
+                            let since = *refused_since.get_or_insert_with(Instant::now);
+                            if since.elapsed() >= self.lease * 2 {
+                                return Err(ClusterError::Refused { primary: at, why });
+                            }
+                            pause = (pause * 2).min(PAUSE_MAX.min(self.lease));
+                            wait(
+                                format!("the primary at {at} does not take this process: {why}"),
+                                pause,
+                                told,
+                            );
+                        }
+                        Err(FollowError::Broken(error)) => {
+                            let is_copy = node.writer().replica != 0;
+                            refused_since = None;
+                            pause = if is_copy { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+                            wait(format!("the primary at {at}: {error}"), pause, told);
+                        }
+                        Ok(()) => {}
                     }
                 }
                 Role::Primary => {
@@ -517,7 +568,7 @@ impl Candidate<'_> {
                         Ok(member) => return Ok(Some((member, replica))),
                         Err(error @ MapError::Refused { .. }) if listed.is_none() => return Err(error.into()),
                         // Another copy was faster, or etcd does not answer: what it says next decides.
-                        Err(error) => wait(error.to_string(), told),
+                        Err(error) => wait(error.to_string(), PAUSE, told),
                     }
                 }
             }

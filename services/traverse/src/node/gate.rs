@@ -8,6 +8,8 @@
 //!   position behind the change's record
 //! - **Rule** reads: while a backup may be listed, a packet leaves only if the node's lease held after the last load. Changes need no clock:
 //!   a backup that takes over acknowledges nothing any more
+//! - **Confirmed** a packet may ask for more than the lease: it leaves once the backup has answered a message that was sent after the last
+//!   load ([`Gate::ask`]). A backup that has taken over answers nothing, so this needs no clock
 //! - **Not here** the connection to the backup (`replica`), the order of the copies (`map/replicas`)
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +32,8 @@ struct Queue {
     bytes: Vec<u8>,
     /// True while a backup takes the records.
     is_open: bool,
+    /// True if a message must be sent although there are no records.
+    is_asked: bool,
 }
 
 /// See the module's header.
@@ -39,6 +43,10 @@ pub(super) struct Gate {
     position: AtomicU64,
     /// Number of records that the backup has; [`ALONE`] without a backup.
     acknowledged: AtomicU64,
+    /// Number of messages with records that were begun, over all connections.
+    begun: AtomicU64,
+    /// Number of the newest of them that the backup has answered.
+    answered: AtomicU64,
     /// True once another copy has taken over, or may have.
     is_replaced: AtomicBool,
     lease: Arc<Lease>,
@@ -51,6 +59,8 @@ impl Gate {
         Gate {
             position: AtomicU64::new(0),
             acknowledged: AtomicU64::new(ALONE),
+            begun: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
             lease,
             queue: Mutex::default(),
@@ -86,7 +96,7 @@ impl Gate {
 
     /// From now on records wait for a backup. Returns the position of the first one. Call it under the writer's lock.
     pub(super) fn open(&self) -> u64 {
-        *self.queue() = Queue { bytes: Vec::new(), is_open: true };
+        *self.queue() = Queue { bytes: Vec::new(), is_open: true, is_asked: false };
         self.position()
     }
 
@@ -96,7 +106,30 @@ impl Gate {
         self.filled.notify_all();
     }
 
-    /// Takes the waiting records; waits up to `at_most` for the first one. Returns `None` if the queue was closed.
+    /// Has a message sent to the backup; returns the number of one that begins from now on. Call it after the last load.
+    pub(super) fn ask(&self) -> u64 {
+        let wanted = self.begun.load(Ordering::SeqCst) + 1;
+        self.queue().is_asked = true;
+        self.filled.notify_one();
+        wanted
+    }
+
+    /// Numbers the next message with records. Call it before the message is sent.
+    pub(super) fn begin_message(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the number of messages begun so far.
+    pub(super) fn messages(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Notes the newest message that the backup has answered.
+    pub(super) fn confirm(&self, message: u64) {
+        self.answered.fetch_max(message, Ordering::SeqCst);
+    }
+
+    /// Takes the waiting records; waits up to `at_most` for the first one, or for [`Gate::ask`]. Returns `None` if the queue was closed.
     pub(super) fn take(&self, at_most: Duration) -> Option<Vec<u8>> {
         let until = Instant::now() + at_most;
         let mut queue = self.queue();
@@ -105,7 +138,8 @@ impl Gate {
                 return None;
             }
             let left = until.saturating_duration_since(Instant::now());
-            if !queue.bytes.is_empty() || left.is_zero() {
+            if !queue.bytes.is_empty() || queue.is_asked || left.is_zero() {
+                queue.is_asked = false;
                 return Some(std::mem::take(&mut queue.bytes));
             }
             queue = self.filled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -146,9 +180,11 @@ impl Gate {
         self.is_replaced() || (self.acknowledged.load(Ordering::SeqCst) != ALONE && !self.lease.holds())
     }
 
-    /// Returns true if packets of this position may leave.
-    pub(super) fn is_passed(&self, position: u64) -> bool {
-        self.acknowledged.load(Ordering::SeqCst) >= position
+    /// Returns true if packets of this position may leave that ask for an answer to this message; 0: to none.
+    pub(super) fn is_passed(&self, position: u64, message: u64) -> bool {
+        let acknowledged = self.acknowledged.load(Ordering::SeqCst);
+        // Without a listed backup nobody else can be the primary.
+        acknowledged == ALONE || (acknowledged >= position && self.answered.load(Ordering::SeqCst) >= message)
     }
 }
 
@@ -167,29 +203,52 @@ mod tests {
         let lease = Arc::new(Lease::default());
         let gate = Gate::new(lease.clone());
         gate.record(&entry(1));
-        assert!(gate.is_passed(gate.position()) && !gate.is_fenced(), "alone, and no lease is needed");
+        assert!(gate.is_passed(gate.position(), 0) && !gate.is_fenced(), "alone, and no lease is needed");
         assert_eq!(gate.open(), 1);
         gate.record(&entry(2));
-        assert!(gate.is_passed(2), "copying: the backup is not listed");
+        assert!(gate.is_passed(2, 0), "copying: the backup is not listed");
         assert_eq!(gate.hold(1), 2);
-        assert!(gate.is_passed(1) && !gate.is_passed(2));
+        assert!(gate.is_passed(1, 0) && !gate.is_passed(2, 0));
         assert!(gate.is_fenced(), "there is no lease");
         lease.renew(now(), Duration::from_secs(1000));
         assert!(!gate.is_fenced());
         gate.acknowledge(2);
         gate.acknowledge(1);
         gate.acknowledge(u64::MAX);
-        assert!(gate.is_passed(2) && !gate.is_passed(3));
+        assert!(gate.is_passed(2, 0) && !gate.is_passed(3, 0));
         assert!(!gate.take(Duration::ZERO).expect("open").is_empty());
         gate.close();
         gate.record(&entry(3));
         assert!(gate.take(Duration::from_secs(1)).is_none());
-        assert!(!gate.is_passed(3), "a backup that is gone is listed until etcd says otherwise");
+        assert!(!gate.is_passed(3, 0), "a backup that is gone is listed until etcd says otherwise");
         gate.release();
-        assert!(gate.is_passed(3));
+        assert!(gate.is_passed(3, 0));
         gate.acknowledge(1);
-        assert!(gate.is_passed(3), "late words of the old backup");
+        assert!(gate.is_passed(3, 0), "late words of the old backup");
         gate.replace();
         assert!(gate.is_fenced());
+    }
+
+    #[test]
+    fn what_is_to_be_confirmed_waits_for_an_answer_to_a_later_message() {
+        let gate = Gate::new(Arc::new(Lease::default()));
+        gate.begin_message();
+        assert!(gate.is_passed(0, gate.ask()), "alone");
+        gate.open();
+        gate.hold(0);
+        // This message was begun before the load.
+        gate.begin_message();
+        let wanted = gate.ask();
+        assert!(gate.take(Duration::from_secs(1000)).expect("open").is_empty(), "it is sent at once");
+        assert!(gate.is_passed(0, 0) && !gate.is_passed(0, wanted));
+        gate.confirm(gate.messages());
+        assert!(!gate.is_passed(0, wanted));
+        gate.begin_message();
+        gate.confirm(gate.messages());
+        gate.confirm(1);
+        assert!(gate.is_passed(0, wanted));
+        gate.ask();
+        gate.release();
+        assert!(gate.is_passed(0, u64::MAX), "no backup is listed");
     }
 }

@@ -14,7 +14,8 @@ use super::stats::Counter;
 use super::{Core, NodeError, locked};
 use crate::transport::Peer;
 use crate::wire::{
-    FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Reply,
+    FLAG_CONFIRMED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind, PACKET_HEADER_BYTES,
+    PACKET_MAC_BYTES, Packet, Reply, Status,
 };
 
 /// Most bytes of packets that wait for the backup.
@@ -25,6 +26,8 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     packets: Vec<(Peer, usize)>,
+    /// True if the packets must wait until the backup has said that it has not taken over.
+    pub(super) is_confirmed: bool,
 }
 
 impl Core {
@@ -61,6 +64,7 @@ impl Outbox {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
+        self.is_confirmed = false;
     }
 
     /// Adds a packet that another shard has sealed.
@@ -83,18 +87,14 @@ pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
 /// Packets that wait until the backup has the changes that they tell of.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Packets of one turn each, with the position behind all that they tell of.
-    turns: VecDeque<(u64, Outbox)>,
+    /// Packets of one turn each, with the position behind all that they tell of and the message that the backup must answer first.
+    turns: VecDeque<(u64, u64, Outbox)>,
     bytes: usize,
 }
 
 impl Held {
     pub(super) fn is_empty(&self) -> bool {
         self.turns.is_empty()
-    }
-
-    fn clear(&mut self) {
-        *self = Held::default();
     }
 }
 
@@ -108,13 +108,14 @@ impl Shard {
                 let _writer = locked(&self.core.writer);
                 gate.position()
             };
+            let message = if std::mem::take(&mut self.outbox.is_confirmed) { gate.ask() } else { 0 };
             let turn = std::mem::take(&mut self.outbox);
             if self.held.bytes + turn.bytes.len() > HELD_BYTES_MAX {
                 // Clients repeat their requests.
                 self.tally.add(Counter::Lost, turn.packets.len() as u64);
             } else {
                 self.held.bytes += turn.bytes.len();
-                self.held.turns.push_back((position, turn));
+                self.held.turns.push_back((position, message, turn));
             }
         }
         if self.held.is_empty() {
@@ -122,18 +123,47 @@ impl Shard {
         }
         // After the last load of all of them: another copy may be the primary by now.
         if gate.is_fenced() {
-            self.held.clear();
-            return Ok(());
+            let held = std::mem::take(&mut self.held);
+            if !gate.is_replaced() {
+                self.say_no_lease(&held);
+            }
+            return self.send_out();
         }
-        while let Some((position, _)) = self.held.turns.front()
-            && gate.is_passed(*position)
-            && let Some((_, turn)) = self.held.turns.pop_front()
+        while let Some((position, message, _)) = self.held.turns.front()
+            && gate.is_passed(*position, *message)
+            && let Some((_, _, turn)) = self.held.turns.pop_front()
         {
             self.held.bytes -= turn.bytes.len();
             self.outbox = turn;
             self.send_out()?;
         }
         Ok(())
+    }
+
+    /// Tells clients why their requests are not answered. Nothing is said about the requests.
+    fn say_no_lease(&mut self, held: &Held) {
+        for (_, _, turn) in &held.turns {
+            let mut start = 0;
+            for (peer, end) in &turn.packets {
+                let packet = Packet::parse(&turn.bytes[start..*end]);
+                start = *end;
+                let Ok(Packet { header, .. }) = packet else { continue };
+                if header.kind != Kind::Answer || header.has(FLAG_RELAY) {
+                    continue;
+                }
+                let Header { client, incarnation, attempt, sequence, tenant, clock, .. } = header;
+                let hint = Header {
+                    client,
+                    incarnation,
+                    attempt,
+                    sequence,
+                    tenant,
+                    clock,
+                    ..Header::new(Kind::Answer)
+                };
+                self.post(*peer, Header { status: Status::NoLease, ..hint }, &[]);
+            }
+        }
     }
 
     fn send_out(&mut self) -> Result<(), NodeError> {
@@ -192,11 +222,13 @@ impl Shard {
     pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
         let (to, flags) = destination(request, peer);
         let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };
+        self.outbox.is_confirmed |= request.has(FLAG_CONFIRMED);
         self.post(to, answer, body);
     }
 
     /// Queues a packet for the end of the turn.
     pub(super) fn post(&mut self, to: Peer, header: Header, body: &[u8]) {
+        self.outbox.is_confirmed |= header.has(FLAG_CONFIRMED);
         if !self.outbox.put(&self.core, self.packet_bytes, to, &header, body) {
             self.tally.add(Counter::Lost, 1);
         }

@@ -17,7 +17,8 @@ use crate::slot::{Region, STOPPED};
 use crate::step::Verdict;
 use crate::transport::Peer;
 use crate::wire::{
-    ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_SINCE, FLAG_WRITES, Header, Kind, Status,
+    ApplyOperands, FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_SINCE, FLAG_WRITES, Header, Kind,
+    Status,
 };
 
 /// Times that a walk starts again without its client, before the client is told.
@@ -243,6 +244,7 @@ impl Shard {
             pieces: context.chunk,
             ..context.header.answer(if operands.is_some() { Status::BadRequest } else { status })
         };
+        self.outbox.is_confirmed |= context.header.has(FLAG_CONFIRMED);
         if !self.outbox.put(&self.core, self.packet_bytes, to, &answer, body) {
             self.tally.add(Counter::Lost, 1);
         }

@@ -11,9 +11,9 @@ use memlift_spec::formats::packet::{
     KIND_MAP, KIND_MIGRATE, KIND_PLACE, KIND_READ, KIND_REGISTER, KIND_RETIRE, KIND_WALK, KIND_WRITE,
     STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE,
     STATUS_EXPIRED, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS,
-    STATUS_ITERATIONS, STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED,
-    STATUS_REFUSED, STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_KEY,
-    STATUS_WRONG_NODE,
+    STATUS_ITERATIONS, STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_NO_LEASE,
+    STATUS_OUTDATED, STATUS_REFUSED, STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN,
+    STATUS_WRONG_KEY, STATUS_WRONG_NODE,
 };
 
 /// Kind of a packet.
@@ -152,6 +152,8 @@ pub enum Status {
     WrongKey,
     /// The disk of the node's log is full: the node refuses changes and serves reads.
     LogFull,
+    /// Not an end: the node cannot reach etcd, and so may not answer.
+    NoLease,
     /// The program failed: the verdict is one of those from 0x80 on.
     Fault(Verdict),
 }
@@ -185,6 +187,7 @@ impl Status {
             STATUS_OUTDATED => Status::Outdated,
             STATUS_WRONG_KEY => Status::WrongKey,
             STATUS_LOG_FULL => Status::LogFull,
+            STATUS_NO_LEASE => Status::NoLease,
             STATUS_FAULT.. => {
                 let verdict = Verdict::from_return(u32::from(byte));
                 if verdict as u32 != u32::from(byte) {
@@ -224,6 +227,7 @@ impl Status {
             Status::Outdated => STATUS_OUTDATED,
             Status::WrongKey => STATUS_WRONG_KEY,
             Status::LogFull => STATUS_LOG_FULL,
+            Status::NoLease => STATUS_NO_LEASE,
             Status::Fault(verdict) => verdict as u32 as u8,
         }
     }

@@ -16,7 +16,7 @@ pub use header::{ApplyOperands, Hash, Header, Packet, PacketError, Reply, other_
 pub use keys::{KeyError, Keys};
 pub use kind::{Kind, Status};
 pub use memlift_spec::formats::packet::{
-    FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES,
+    FLAG_AUTHENTICATED, FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES,
     PACKET_BODY_BYTES_MAX, PACKET_BYTES_FRAME, PACKET_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES,
     TENANT_NODES,
 };

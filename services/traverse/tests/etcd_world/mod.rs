@@ -7,6 +7,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use memlift_traverse::map::etcd::Etcd;
@@ -14,9 +15,11 @@ use memlift_traverse::map::{Authority, Source};
 
 pub struct Server {
     program: PathBuf,
-    child: Option<Child>,
+    child: Mutex<Option<Child>>,
     pub folder: tempfile::TempDir,
     pub ports: [u16; 2],
+    /// Network namespace in which etcd runs, and its address there.
+    pub space: Option<(String, std::net::Ipv4Addr)>,
     /// Options of the address where etcd wants TLS and certificates of its clients.
     pub secured: Option<String>,
 }
@@ -41,7 +44,7 @@ pub fn program(name: &str, package: &str) -> Option<PathBuf> {
 impl Server {
     /// `None` where there is no etcd.
     pub fn start() -> Option<Server> {
-        let mut server = Server::stopped()?;
+        let server = Server::stopped()?;
         server.run();
         Some(server)
     }
@@ -51,13 +54,21 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
         let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
-        Some(Server { program, child: None, folder, ports, secured: None })
+        Some(Server { program, child: Mutex::default(), folder, ports, space: None, secured: None })
     }
 
-    pub fn run(&mut self) {
-        let [mut client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+    pub fn run(&self) {
+        let host = self.host();
+        let [mut client, peer] = self.ports.map(|port| format!("http://{host}:{port}"));
         let data: &Path = self.folder.path();
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.space {
+            None => Command::new(&self.program),
+            Some((space, _)) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", space]).arg(&self.program);
+                command
+            }
+        };
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         if self.secured.is_some() {
             client = client.replace("http:", "https:");
@@ -77,19 +88,31 @@ impl Server {
         if !std::env::consts::ARCH.starts_with("x86") {
             command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH);
         }
-        self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd runs"));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd runs");
         let mut etcd = self.etcd();
         while etcd.read().is_err() {
-            let ended = self.child.as_mut().expect("started").try_wait().expect("asked");
+            let ended = child.try_wait().expect("asked");
             assert!(ended.is_none(), "etcd ended: {ended:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
+        *self.child.lock().expect("whole") = Some(child);
     }
 
-    pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("running");
+    pub fn stop(&self) {
+        let mut child = self.child.lock().expect("whole").take().expect("running");
         child.kill().expect("killed");
         child.wait().expect("gone");
+    }
+
+    /// Stops or continues the process of etcd.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.lock().expect("whole");
+        let process = rustix::process::Pid::from_child(child.as_ref().expect("running"));
+        rustix::process::kill_process(process, signal).expect("sent");
+    }
+
+    fn host(&self) -> String {
+        self.space.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |(_, address)| address.to_string())
     }
 
     pub fn etcd(&self) -> Etcd {
@@ -118,7 +141,7 @@ impl Server {
     pub fn text(&self) -> String {
         let port = self.ports[0];
         match &self.secured {
-            None => format!("etcd:http://127.0.0.1:{port}/test/map"),
+            None => format!("etcd:http://{}:{port}/test/map", self.host()),
             Some(options) => format!("etcd:https://localhost:{port}/test/map?{options}"),
         }
     }
@@ -130,7 +153,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
+        if let Some(mut child) = self.child.get_mut().expect("whole").take() {
             let _ = child.kill();
             let _ = child.wait();
         }

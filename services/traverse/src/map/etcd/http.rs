@@ -23,7 +23,8 @@ use ureq::{Agent, Body};
 use crate::map::etcd_address::EtcdAddress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for an answer, unless a request has less time.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A watch ends after this time, so that a dead connection is noticed.
 pub(super) const WATCH_LASTS: Duration = Duration::from_secs(5);
 /// Most bytes of an answer: a map is at most 4 MiB, in base64 a third more.
@@ -56,34 +57,52 @@ impl Http {
         &self.address
     }
 
-    /// Sends one request to one of the hosts, and returns the answer.
-    pub(super) fn ask(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Value> {
-        answer(self.send(host, path, body, false)?)
+    /// Sends one request to one of the hosts, and returns the answer, which must come within `patience`.
+    pub(super) fn ask(
+        &mut self,
+        host: usize,
+        path: &str,
+        body: &Value,
+        patience: Duration,
+    ) -> io::Result<Value> {
+        answer(self.send(host, path, body, Some(patience))?)
     }
 
     /// Sends a request whose answer is a stream of values.
     pub(super) fn stream(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Stream> {
-        let response = self.send(host, path, body, true)?;
+        let response = self.send(host, path, body, None)?;
         if response.status() == 200 {
             return Stream::start(response);
         }
         Err(answer(response).err().unwrap_or_else(|| broken("etcd does not watch")))
     }
 
-    /// Sends a request; a token that etcd no longer accepts is replaced once.
-    fn send(&mut self, host: usize, path: &str, body: &Value, goes_on: bool) -> io::Result<Response<Body>> {
+    /// Sends a request; a token that etcd no longer accepts is replaced once. Without `patience` the answer is a stream.
+    fn send(
+        &mut self,
+        host: usize,
+        path: &str,
+        body: &Value,
+        patience: Option<Duration>,
+    ) -> io::Result<Response<Body>> {
         if self.address.login.is_some() && self.token.is_none() {
             self.log_in(host)?;
         }
-        let response = self.post(host, path, body, goes_on)?;
+        let response = self.post(host, path, body, patience)?;
         if response.status() != 401 || self.address.login.is_none() {
             return Ok(response);
         }
         self.log_in(host)?;
-        self.post(host, path, body, goes_on)
+        self.post(host, path, body, patience)
     }
 
-    fn post(&mut self, host: usize, path: &str, body: &Value, goes_on: bool) -> io::Result<Response<Body>> {
+    fn post(
+        &mut self,
+        host: usize,
+        path: &str,
+        body: &Value,
+        patience: Option<Duration>,
+    ) -> io::Result<Response<Body>> {
         let agent = self.agent()?;
         let mut request = agent
             .post(format!("{}{path}", self.address.hosts[host]))
@@ -91,11 +110,13 @@ impl Http {
         if let Some(token) = &self.token {
             request = request.header("Authorization", token);
         }
-        let request = if goes_on {
-            let config = request.config().timeout_global(None).timeout_recv_response(Some(ANSWER_TIMEOUT));
-            config.timeout_recv_body(Some(WATCH_LASTS)).build()
-        } else {
-            request
+        let request = match patience {
+            Some(patience) => request.config().timeout_global(Some(patience)).build(),
+            None => {
+                let config =
+                    request.config().timeout_global(None).timeout_recv_response(Some(ANSWER_TIMEOUT));
+                config.timeout_recv_body(Some(WATCH_LASTS)).build()
+            }
         };
         request.send(body.to_string()).map_err(ureq::Error::into_io)
     }
@@ -106,7 +127,7 @@ impl Http {
         let password = input_file::text(&file, FILE_BYTES_MAX).map_err(|error| at(&file, error))?;
         let question = json!({"name": user, "password": password.trim_end_matches(['\r', '\n'])});
         self.token = None;
-        let said = answer(self.post(host, "/v3/auth/authenticate", &question, false)?)?;
+        let said = answer(self.post(host, "/v3/auth/authenticate", &question, Some(ANSWER_TIMEOUT))?)?;
         let token = said["token"].as_str().ok_or_else(|| broken("etcd gave no token"))?;
         self.token = Some(token.to_owned());
         Ok(())

@@ -30,7 +30,7 @@ use super::node::{NodeId, State};
 use super::range::Map;
 use super::replicas::{BackupOrder, Replicas};
 use super::source::Authority;
-use http::{Http, Next, Stream};
+use http::{ANSWER_TIMEOUT, Http, Next, Stream};
 
 /// Number of times that a change is tried while others change the map at the same time.
 const TRIES: usize = 32;
@@ -125,10 +125,15 @@ impl Etcd {
 
     /// Sends a request to the host that answered last, then to the others.
     fn ask(&mut self, path: &str, body: &Value) -> Result<Value, MapError> {
+        self.ask_within(path, body, ANSWER_TIMEOUT)
+    }
+
+    /// The same; each host must answer within `patience`.
+    fn ask_within(&mut self, path: &str, body: &Value, patience: Duration) -> Result<Value, MapError> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no hosts");
         let hosts = self.http.address().hosts.len();
         for _ in 0..hosts {
-            match self.http.ask(self.host, path, body) {
+            match self.http.ask(self.host, path, body, patience) {
                 Ok(value) => return Ok(value),
                 Err(error) => last = error,
             }
@@ -385,16 +390,22 @@ impl Authority for Etcd {
             Ok(Changed { map, replicas, without_lease: None, result })
         })
     }
+
     fn renew(&mut self, node: NodeId, _: u64) -> Result<(), MapError> {
         let lost = || MapError::LeaseLost { node: node.to_string() };
         let (lease, key) = self.lease.clone().ok_or_else(lost)?;
-        let answer = self.ask("/v3/lease/keepalive", &json!({"ID": lease}))?;
+        // If one of several hosts is silent, another one must be asked before the lease is over.
+        let patience = match self.http.address().hosts.len() {
+            0 | 1 => ANSWER_TIMEOUT,
+            _ => ANSWER_TIMEOUT.min(Duration::from_secs(self.lease_s) / 4),
+        };
+        let answer = self.ask_within("/v3/lease/keepalive", &json!({"ID": lease}), patience)?;
         // For a lease that does not exist any more, the answer has no time to live.
         if number(&answer["result"]["TTL"]).is_none_or(|ttl| ttl <= 0) {
             return Err(lost());
         }
         // If somebody deleted the key, the node is marked down although its lease runs: it must join again.
-        let there = self.ask("/v3/kv/range", &json!({"key": key, "count_only": true}))?;
+        let there = self.ask_within("/v3/kv/range", &json!({"key": key, "count_only": true}), patience)?;
         if number(&there["count"]).is_none_or(|count| count < 1) {
             return Err(lost());
         }

@@ -46,6 +46,30 @@ pub(in crate::node) struct Following<'f> {
     pub epoch: u64,
 }
 
+/// Step of a copy, for the caller of [`follow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::node) enum Step {
+    /// The primary has taken this process, and sends its state.
+    Begun,
+    /// The copy is complete.
+    Complete,
+}
+
+/// Reason that a process follows its primary no more.
+#[derive(Debug)]
+pub(in crate::node) enum FollowError {
+    /// The primary does not take this process as its backup, for the reason in the text.
+    Refused(String),
+    /// The connection has ended, or the primary breaks the rules.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for FollowError {
+    fn from(error: io::Error) -> FollowError {
+        FollowError::Broken(error)
+    }
+}
+
 fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
@@ -65,14 +89,13 @@ pub(in crate::node) fn end(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// Follows the primary until the connection ends, and returns why it ended. `node` must be empty. `complete` is called once the copy is
-/// complete.
+/// Follows the primary until the connection ends, and returns why it ended. `node` must be empty. `told` hears each step.
 pub(in crate::node) fn follow(
     node: &Node,
     stream: &TcpStream,
     following: &Following<'_>,
-    complete: &mut dyn FnMut(),
-) -> io::Result<()> {
+    told: &mut dyn FnMut(Step),
+) -> Result<(), FollowError> {
     let mut frames = Frames::greet(stream.try_clone()?, Protocol::Replica, following.secret, Side::Client)?;
     let syncs = node.writer().log.as_ref().is_some_and(|log| log.durability == Durability::Disk);
     let hello = FromBackup::Hello {
@@ -89,10 +112,11 @@ pub(in crate::node) fn follow(
     };
     let (mut epoch, mut has) = match receive(&mut frames)? {
         FromPrimary::Begin { epoch, first, .. } if epoch >= following.epoch => (epoch, first),
-        FromPrimary::Begin { .. } => return Err(broken("a primary of the newest epoch")),
-        FromPrimary::Refused(why) => return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why)),
-        _ => return Err(broken("the begin of a copy")),
+        FromPrimary::Begin { .. } => return Err(broken("a primary of the newest epoch").into()),
+        FromPrimary::Refused(why) => return Err(FollowError::Refused(why)),
+        _ => return Err(broken("the begin of a copy").into()),
     };
+    told(Step::Begun);
     let mut taker = Taker { node, most: following.bytes, given: 0, bytes: Vec::new() };
     let mut is_complete = false;
     loop {
@@ -104,19 +128,19 @@ pub(in crate::node) fn follow(
             FromPrimary::Complete if !is_complete && taker.bytes.is_empty() => {
                 taker.number(following.replica)?;
                 is_complete = true;
-                complete();
+                told(Step::Complete);
                 frames.send(&FromBackup::Complete.encode())?;
                 frames.send(&FromBackup::Has(has).encode())?;
             }
             FromPrimary::Records { epoch: of, bytes } if is_complete => {
                 if of < epoch {
-                    return Err(broken("records of the newest epoch"));
+                    return Err(broken("records of the newest epoch").into());
                 }
                 epoch = of;
                 has += taker.take(&bytes)?;
                 frames.send(&FromBackup::Has(has).encode())?;
             }
-            _ => return Err(broken("a message of a primary at this place")),
+            _ => return Err(broken("a message of a primary at this place").into()),
         }
     }
 }

@@ -52,6 +52,8 @@ pub enum BackupState {
     /// There is none.
     #[default]
     None,
+    /// There is none, and the process that asked last was refused: its address, and the reason.
+    Refused(String, String),
     /// A process at this address gets a copy.
     Copying(SocketAddr),
     /// The process at this address has all that was answered.
@@ -127,6 +129,8 @@ impl Drop for Primary {
 /// State that the threads of one connection share.
 struct Connection<'c> {
     stream: &'c TcpStream,
+    /// Number of messages with records before the first one of this connection.
+    first_message: u64,
     /// Records that the backup has.
     has: AtomicU64,
     /// True once it has the whole snapshot.
@@ -185,10 +189,31 @@ impl Inner {
         stream.set_read_timeout(Some(self.options.patience))?;
         stream.set_write_timeout(Some(self.options.patience))?;
         let secret = self.options.secret.as_ref();
-        let mut frames = Frames::greet(stream.try_clone()?, Protocol::Replica, secret, Side::Server)?;
-        let hello = FromBackup::decode(&frames.receive()?).ok_or_else(|| broken("a hello"))?;
+        let wrong = |error: io::Error| {
+            // A connection that ended, such as one of a port scanner, is not worth a word.
+            if error.kind() == io::ErrorKind::InvalidData {
+                self.show(BackupState::Refused(from.ip().to_string(), error.to_string()));
+            }
+            error
+        };
+        let mut frames =
+            Frames::greet(stream.try_clone()?, Protocol::Replica, secret, Side::Server).map_err(wrong)?;
+        let received = frames.receive().map_err(|error| {
+            // With another key, the other side finds out by this frame.
+            if error.kind() == io::ErrorKind::InvalidData {
+                let _ = frames.send(&FromPrimary::Refused(error.to_string()).encode());
+            }
+            wrong(error)
+        })?;
+        let hello = FromBackup::decode(&received).ok_or_else(|| wrong(broken("a hello")))?;
         if let Some(why) = self.unfit(&hello) {
-            return frames.send(&FromPrimary::Refused(why).encode());
+            let at = match hello {
+                FromBackup::Hello { address, .. } => address,
+                _ => from.ip().to_string(),
+            };
+            frames.send(&FromPrimary::Refused(why.clone()).encode())?;
+            self.show(BackupState::Refused(at, why));
+            return Ok(());
         }
         let FromBackup::Hello { replica, address, .. } = hello else { return Ok(()) };
         let (mut out, mut back) = frames.split()?;
@@ -198,6 +223,7 @@ impl Inner {
         drop(writer);
         let connection = Connection {
             stream: &stream,
+            first_message: self.gate.messages(),
             has: AtomicU64::new(first),
             is_complete: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -264,6 +290,7 @@ impl Inner {
             let chunks = records.chunks(CHUNK_BYTES).map(<[u8]>::to_vec);
             let none = records.is_empty().then(Vec::new);
             for bytes in chunks.chain(none) {
+                self.gate.begin_message();
                 out.send(&FromPrimary::Records { epoch, bytes }.encode())?;
             }
         }
@@ -277,6 +304,8 @@ impl Inner {
         first: u64,
     ) -> io::Result<()> {
         let mut has = first;
+        // The backup answers each message with records by one number of records, and the end of the snapshot by one before.
+        let mut answered = None;
         while !connection.is_over.load(Ordering::SeqCst) {
             let records = match FromBackup::decode(&back.receive()?) {
                 Some(FromBackup::Has(records)) => records,
@@ -292,6 +321,14 @@ impl Inner {
             has = records;
             connection.has.store(has, Ordering::SeqCst);
             self.gate.acknowledge(has);
+            if connection.is_complete.load(Ordering::SeqCst) {
+                let count = answered.map_or(0, |count| count + 1);
+                if connection.first_message + count > self.gate.messages() {
+                    return Err(broken("an answer to a message"));
+                }
+                self.gate.confirm(connection.first_message + count);
+                answered = Some(count);
+            }
         }
         Ok(())
     }

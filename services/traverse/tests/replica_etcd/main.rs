@@ -1,322 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A replicated node in real processes with a real etcd: what is killed, stopped and started again, and what its clients hear.
 //!
-//! - **Flow** this program starts itself as the copies of node `a`; writers in threads note each change that was acknowledged
+//! - **Flow** this program starts itself as the copies of node `a`; writers in threads note each change that was acknowledged (`world`)
 //! - **Needs** etcd (`etcd_world`); without it each test says so and is skipped
+//! - **Not here** etcd and addresses that fail (`faults`), networks that fail, and histories that are checked (`history`)
 #![cfg(feature = "etcd")]
 
+#[path = "../etcd_world/mod.rs"]
 mod etcd_world;
+mod faults;
+mod history;
+mod net;
+mod world;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::{TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_world::Server;
 use memlift_spec::formats::walk::ApplyKind;
 use memlift_traverse::client::{Client, Config, Request};
 use memlift_traverse::map::frame::{Frames, Protocol, Side};
-use memlift_traverse::map::{Address, Authority, Map, Source, State};
-use memlift_traverse::node::{BackupState, Cluster, ClusterOptions, Durability, NodeOptions};
-use memlift_traverse::structures::HashMap;
+use memlift_traverse::map::{Address, Authority, Source};
+use memlift_traverse::node::{Cluster, ClusterOptions, NodeOptions};
 use memlift_traverse::transport::udp::Udp;
 use rustix::process::Signal;
-
-const MEMORY: u64 = 8 << 20;
-/// Lease in seconds. A busy machine may hold a process up for about as long; then the backup takes over, which every test allows.
-const LEASE_S: u64 = 3;
-const WRITERS: u64 = 8;
-
-fn setting(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by another test"))
-}
+use world::{LEASE_S, MEMORY, PATIENCE, WRITERS, World, Writers, under_writers, wait};
 
 #[test]
 #[ignore = "a copy of the node of another test"]
 fn serve_as_a_copy_of_the_node_of_another_test() {
-    let at: SocketAddr = setting("MEMLIFT_TEST_AT").parse().expect("an address");
-    let source = Source::parse(&setting("MEMLIFT_TEST_SOURCE")).expect("a source");
-    let log = std::env::var_os("MEMLIFT_TEST_LOG").map(|log| (PathBuf::from(log), Durability::Disk));
-    let state = PathBuf::from(setting("MEMLIFT_TEST_STATE"));
-    let udp = Udp::bind(at, false).expect("a free port");
-    let speaker = udp.speaker().expect("shared");
-    let node =
-        NodeOptions { bytes: MEMORY, prefault: false, workspaces: Some(8), log, ..NodeOptions::default() };
-    let options = ClusterOptions { node, source, name: "a".to_owned(), addresses: vec![Address::Udp(at)] };
-    let stop = AtomicBool::new(false);
-    let opened = Cluster::open_replicated(&options, speaker, 1 << 20, &stop, &mut |event| {
-        println!("{at}: {event:?}");
-    });
-    let (mut cluster, _) = opened.unwrap_or_else(|error| panic!("{error}")).expect("never stopped");
-    println!("{at}: primary");
-    let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
-    std::thread::scope(|scope| {
-        scope.spawn(|| shard.serve(&stop).expect("serves"));
-        let mut last = None;
-        loop {
-            if let Err(error) = cluster.turn(Duration::from_millis(20)) {
-                println!("{at}: {error}");
-                // As the command does: the process ends.
-                std::process::exit(3);
-            }
-            let backup = cluster.backup();
-            if backup != last {
-                println!("{at}: {backup:?}");
-                let text = if matches!(backup, Some(BackupState::Listed(_))) { "listed" } else { "alone" };
-                std::fs::write(&state, text).expect("written");
-                last = backup;
-            }
-            cluster.node().compact_beyond(256 << 10).expect("made short");
-        }
-    });
-}
-
-/// A process of the node, killed at the end.
-struct Copy {
-    child: Child,
-    at: SocketAddr,
-    state: PathBuf,
-}
-
-impl Copy {
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("sent");
-        // Each thread stops by itself, and may answer a request until then.
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let stands = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
-            stat.map_or(true, |stat| {
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't', 'Z', 'X']))
-            })
-        };
-        while signal == Signal::STOP && !std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stands)) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("asked").is_some()
-    }
-
-    /// Returns true while this process is the primary and its backup is listed.
-    fn is_listed(&self) -> bool {
-        std::fs::read_to_string(&self.state).is_ok_and(|text| text == "listed")
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// An etcd, and the addresses at which the copies listen.
-struct World {
-    server: Server,
-    at: Vec<SocketAddr>,
-    has_logs: bool,
-}
-
-impl World {
-    fn start(has_logs: bool) -> Option<World> {
-        let server = Server::start()?;
-        // Below the ports that the system gives to connections: a copy needs the same number for UDP and TCP, at each start.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let first = u64::from(std::process::id()) * 64;
-        let place = || {
-            let port = 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
-            SocketAddr::from(([127, 0, 0, 1], port as u16))
-        };
-        let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok() && TcpListener::bind(at).is_ok();
-        let at = std::iter::repeat_with(place).filter(is_free).take(3).collect();
-        Some(World { server, at, has_logs })
-    }
-
-    fn copy(&self, index: usize) -> Copy {
-        let at = self.at[index];
-        let folder = self.server.folder.path();
-        let state = folder.join(format!("state-{index}"));
-        let _ = std::fs::remove_file(&state);
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
-        command
-            .args(["--exact", "serve_as_a_copy_of_the_node_of_another_test", "--ignored", "--nocapture"])
-            .env("MEMLIFT_TEST_AT", at.to_string())
-            .env("MEMLIFT_TEST_SOURCE", format!("{}?lease={LEASE_S}", self.server.text()))
-            .env("MEMLIFT_TEST_STATE", &state)
-            .stdin(Stdio::null());
-        if self.has_logs {
-            command.env("MEMLIFT_TEST_LOG", folder.join(format!("{index}.log")));
-        }
-        if std::env::var_os("MEMLIFT_TEST_TALK").is_none() {
-            command.stdout(Stdio::null());
-        }
-        Copy { child: command.spawn().expect("starts"), at, state }
-    }
-
-    /// Starts two copies, and waits until the second one is the backup of the first.
-    fn two(&self) -> [Copy; 2] {
-        let first = self.copy(0);
-        self.map(|map| self.primary_of(map) == Some(first.at));
-        let second = self.copy(1);
-        wait("a backup", || first.is_listed());
-        [first, second]
-    }
-
-    fn primary_of(&self, map: &Map) -> Option<SocketAddr> {
-        map.node_named("a")
-            .filter(|node| node.state == State::Up)
-            .and_then(memlift_traverse::map::Node::socket)
-    }
-
-    fn map(&self, wanted: impl Fn(&Map) -> bool) -> Map {
-        let mut etcd = self.server.etcd();
-        let begun = Instant::now();
-        loop {
-            if let Ok(map) = etcd.read()
-                && wanted(&map)
-            {
-                return map;
-            }
-            assert!(begun.elapsed() < PATIENCE, "the map never was as wanted");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn client(&self) -> Client {
-        let config = Config { deadline: PATIENCE, ..Config::default() };
-        Client::udp(&self.at[..2], config).unwrap_or_else(|error| panic!("{error}"))
-    }
-}
-
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-fn wait(what: &str, mut until: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !until() {
-        assert!(begun.elapsed() < PATIENCE, "there never was {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Eight writers: each adds to a number of its own, and puts into a map that all share. Each notes the changes that were acknowledged.
-struct Writers {
-    numbers: Vec<u64>,
-    map: memlift_traverse::structures::hash::Handle,
-    added: Vec<AtomicU64>,
-    /// Additions that were acknowledged, of each writer; its entry in the map may not be there yet.
-    acknowledged: Vec<AtomicU64>,
-    stop: AtomicBool,
-    /// The longest time that a change took.
-    longest: Mutex<Duration>,
-}
-
-impl Writers {
-    fn new(client: &mut Client) -> Writers {
-        let numbers =
-            (0..WRITERS).map(|_| client.call(Request::allocate(0, 8)).expect("memory").address).collect();
-        let map = HashMap::create(client, 6).expect("a map").handle();
-        let none = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
-        let (added, acknowledged) = (none(), none());
-        Writers { numbers, map, added, acknowledged, stop: AtomicBool::new(false), longest: Mutex::default() }
-    }
-
-    fn run(&self, world: &World, index: usize) {
-        let mut client = world.client();
-        let mut map = HashMap::open(self.map);
-        while !self.stop.load(Ordering::Relaxed) {
-            let before = self.added[index].load(Ordering::Relaxed);
-            let begun = Instant::now();
-            let answer = client.call(Request::apply(ApplyKind::FetchAdd, self.numbers[index], 1, 0));
-            let answer = answer.unwrap_or_else(|error| panic!("writer {index}, change {before}: {error}"));
-            assert_eq!(answer.value, before, "writer {index}: a change was lost, or made twice");
-            self.acknowledged[index].store(before + 1, Ordering::SeqCst);
-            let key = (index as u64) << 32 | before;
-            map.insert(&mut client, key, &before.to_le_bytes()).unwrap_or_else(|error| panic!("{error}"));
-            self.added[index].store(before + 1, Ordering::Relaxed);
-            let mut longest = self.longest.lock().expect("whole");
-            *longest = longest.max(begun.elapsed());
-        }
-    }
-
-    /// Reads the writers' numbers: none may be older than what was acknowledged or read before the reading began.
-    fn read(&self, world: &World) {
-        let mut client = world.client();
-        let mut seen = vec![0; self.numbers.len()];
-        while !self.stop.load(Ordering::Relaxed) {
-            for (index, number) in self.numbers.iter().enumerate() {
-                let least = self.acknowledged[index].load(Ordering::SeqCst).max(seen[index]);
-                let read = client.call(Request::read(*number, 8)).unwrap_or_else(|error| panic!("{error}"));
-                let value = u64::from_le_bytes(read.body[..].try_into().expect("a word"));
-                assert!(value >= least, "writer {index}: {value} was read after {least}");
-                seen[index] = value;
-            }
-        }
-    }
-
-    fn total(&self) -> u64 {
-        self.added.iter().map(|one| one.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Waits for that many changes more.
-    fn wait_for(&self, more: u64) {
-        let wanted = self.total() + more;
-        wait("another change", || self.total() >= wanted);
-    }
-
-    /// Each acknowledged change is there once.
-    fn check(&self, world: &World) {
-        let mut client = world.client();
-        let mut map = HashMap::open(self.map);
-        for (index, added) in self.added.iter().enumerate() {
-            let added = added.load(Ordering::Relaxed);
-            let read = client.call(Request::read(self.numbers[index], 8)).expect("read").body;
-            assert_eq!(u64::from_le_bytes(read[..].try_into().expect("a word")), added, "writer {index}");
-            for change in 0..added {
-                let key = (index as u64) << 32 | change;
-                let value = map.get(&mut client, key).expect("read");
-                assert_eq!(
-                    value.as_deref(),
-                    Some(&change.to_le_bytes()[..]),
-                    "writer {index}, change {change}"
-                );
-            }
-        }
-    }
-}
-
-/// Runs the writers while `work` runs, then checks that nothing is lost and nothing was made twice. The processes that `work` returns live
-/// until then.
-fn under_writers<T>(world: &World, work: impl FnOnce(&Writers) -> T) {
-    let writers = Writers::new(&mut world.client());
-    let _processes = std::thread::scope(|scope| {
-        for index in 0..WRITERS as usize {
-            let writers = &writers;
-            scope.spawn(move || writers.run(world, index));
-        }
-        for _ in 0..2 {
-            scope.spawn(|| writers.read(world));
-        }
-        writers.wait_for(200);
-        // The writers end also if `work` fails, so that the test ends.
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&writers)));
-        writers.stop.store(true, Ordering::Relaxed);
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    writers.check(world);
-    println!(
-        "{} changes, the longest took {:?}",
-        writers.total() * 2,
-        writers.longest.lock().expect("whole")
-    );
+    world::serve();
 }
 
 #[test]
@@ -436,8 +150,10 @@ impl Raw {
     fn answers(&mut self) -> usize {
         let mut bytes = [0; 8192];
         let mut count = 0;
-        while self.socket.recv(&mut bytes).is_ok() {
-            count += 1;
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            let packet = memlift_traverse::wire::Packet::parse(&bytes[..length]).expect("a packet");
+            // That it may not answer is no answer.
+            count += usize::from(packet.header.status != memlift_traverse::wire::Status::NoLease);
         }
         count
     }

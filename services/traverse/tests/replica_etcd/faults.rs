@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Processes that are refused, addresses that are silent, an etcd that is away: each is told, and costs no acknowledged change.
+
+use std::time::{Duration, Instant};
+
+use memlift_traverse::client::{Client, ClientError, Config, Reads, Request};
+use memlift_traverse::map::{MapError, State};
+use memlift_traverse::structures::HashMap;
+use rustix::process::Signal;
+
+use crate::world::{LEASE_S, MEMORY, PATIENCE, World, under_writers, wait};
+
+const LEASE: Duration = Duration::from_secs(LEASE_S);
+
+#[test]
+fn a_silent_address_of_a_node_is_gone_round_and_a_node_that_is_down_is_told() {
+    let Some(world) = World::start(false) else { return };
+    let silent = world.at[1].to_string();
+    let mut node = world.copy_with(0, |command| {
+        command.env("MEMLIFT_TEST_SILENT", &silent);
+    });
+    let map = world.map(|map| map.node_named("a").is_some_and(|node| node.state == State::Up));
+    assert_eq!(map.node_named("a").expect("a").socket(), Some(world.at[1]), "the silent one is the first");
+    // By the map, by the silent address and the other one, and by the other one alone.
+    let config = world.config(PATIENCE * 5);
+    let mut clients = [
+        Client::of_map(&map, config.clone()).unwrap_or_else(|error| panic!("{error}")),
+        Client::udp(&[world.at[1], world.at[0]], config.clone()).unwrap_or_else(|error| panic!("{error}")),
+        Client::udp(&world.at[..1], config).unwrap_or_else(|error| panic!("{error}")),
+    ];
+    let word = clients[2].call(Request::allocate(0, 8)).expect("memory").address;
+    for (index, client) in clients.iter_mut().enumerate() {
+        let value = (index as u64 + 1).to_le_bytes();
+        client.call(Request::write(word, &value)).unwrap_or_else(|error| panic!("client {index}: {error}"));
+        let read =
+            client.call(Request::read(word, 8)).unwrap_or_else(|error| panic!("client {index}: {error}"));
+        assert_eq!(read.body, value, "client {index}");
+    }
+    // No other process can be this node: nothing is to be waited for.
+    node.kill();
+    world.map(|map| map.node_named("a").is_some_and(|node| node.state == State::Down));
+    // A second node tells it, because nobody is left at the first one's addresses.
+    let mut other = world.copy_with(2, |command| {
+        command.env("MEMLIFT_TEST_SILENT", "127.0.0.1:1").env("MEMLIFT_TEST_NAME", "b");
+    });
+    let map = world.map(|map| map.node_named("b").is_some_and(|node| node.state == State::Up));
+    let mut client = Client::udp(&[world.at[2], world.at[0]], world.config(PATIENCE * 5)).expect("connected");
+    client.use_map(&map);
+    let begun = Instant::now();
+    let told = client.call(Request::read(word, 8)).expect_err("it is down");
+    assert!(matches!(&told, ClientError::Map(MapError::Down { node, .. }) if node == "a"), "{told}");
+    assert!(begun.elapsed() < PATIENCE, "it was waited for: {:?}", begun.elapsed());
+    other.kill();
+}
+
+#[test]
+fn a_client_that_came_after_a_fail_over_follows_the_next_one() {
+    let Some(world) = World::start(false) else { return };
+    let [mut first, mut second] = world.two();
+    first.kill();
+    world.map(|map| world.primary_of(map) == Some(second.at));
+    let first = world.copy(0);
+    wait("another backup", || second.is_listed());
+    // The first of its addresses is the backup's, and it is told both by either process.
+    let mut clients = [(); 6].map(|()| world.client());
+    let map = HashMap::create(&mut clients[0], 4).expect("a map").handle();
+    let put = |client: &mut Client, key: u64| {
+        HashMap::open(map).insert(client, key, b"value").unwrap_or_else(|error| panic!("{key}: {error}"))
+    };
+    for (key, client) in clients.iter_mut().enumerate() {
+        assert!(put(client, key as u64));
+    }
+    second.kill();
+    let begun = Instant::now();
+    for (key, client) in clients.iter_mut().enumerate() {
+        assert!(!put(client, key as u64));
+    }
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    drop(first);
+}
+
+#[test]
+fn a_process_that_cannot_be_the_backup_says_why_and_ends() {
+    let Some(world) = World::start(true) else { return };
+    let [first, mut second] = world.two();
+    let mut client = world.client();
+    let word = client.call(Request::allocate(0, 8)).expect("memory").address;
+    second.kill();
+    // This change is acknowledged by the first process alone, so the other copy is not the node's any more.
+    client.call(Request::write(word, &7u64.to_le_bytes())).expect("written");
+    let log = std::fs::read(world.log(1)).expect("its log");
+    let mut second = world.copy_with(1, |command| {
+        command.env("MEMLIFT_TEST_BYTES", (MEMORY / 2).to_string());
+    });
+    wait("its end", || second.has_ended());
+    let said = second.said();
+    let reason = format!("the node has {MEMORY} bytes of memory, the backup {}", MEMORY / 2);
+    assert!(said.contains(&format!("does not take this process as its backup: {reason}")), "{said}");
+    let waits = said.lines().filter(|line| line.contains("Waiting") && line.contains(&reason)).count();
+    assert_eq!(waits, 1, "{said}");
+    assert!(said.lines().count() < 12, "{said}");
+    let refused = format!("Refused(\"{}\"", world.at[1]);
+    let said = first.said();
+    assert!(
+        said.lines().filter(|line| line.contains(&refused) && line.contains(&reason)).count() == 1,
+        "{said}"
+    );
+    // The attempts have lost nothing of its log.
+    let old = std::fs::read(world.log(1).with_extension("log.old")).expect("put aside");
+    assert!(old.starts_with(&log), "{} bytes were put aside of {}", old.len(), log.len());
+    let second = world.copy(1);
+    wait("a backup", || first.is_listed());
+    drop(second);
+}
+
+#[test]
+fn processes_of_a_node_with_keys_know_each_other_and_no_one_else() {
+    let Some(mut world) = World::start(false) else { return };
+    let write = |name: &str, nodes: &str| {
+        let path = world.server.folder.path().join(name);
+        let text = format!("1 {}\n2 {}\n{nodes}", "ab".repeat(32), "ac".repeat(32));
+        std::fs::write(&path, text).expect("written");
+        path
+    };
+    let own = write("keys", &format!("nodes {}\n", "cd".repeat(32)));
+    let wrong = write("wrong", &format!("nodes {}\n", "ce".repeat(32)));
+    let none = write("none", "");
+    world.keys = Some(own);
+    let mut first = world.copy(0);
+    world.map(|map| world.primary_of(map) == Some(first.at));
+    let mut lost = world.copy_with(1, |command| {
+        command.env("MEMLIFT_TEST_KEYS", &none);
+    });
+    wait("its end", || lost.has_ended());
+    assert!(lost.said().contains("nodes HEX"), "{}", lost.said());
+    let stranger = world.copy_with(1, |command| {
+        command.env("MEMLIFT_TEST_KEYS", &wrong);
+    });
+    wait("the reason", || stranger.said().contains("compare both sides' key files"));
+    wait("the reason", || first.said().contains("compare both sides' key files"));
+    assert!(!first.is_listed());
+    drop(stranger);
+    let second = world.copy(1);
+    wait("a backup", || first.is_listed());
+    under_writers(&world, |writers| {
+        first.kill();
+        world.map(|map| world.primary_of(map) == Some(second.at));
+        writers.wait_for(100);
+        second
+    });
+}
+
+#[test]
+fn an_etcd_that_is_away_for_less_or_more_than_a_lease_costs_time_and_nothing_else() {
+    let Some(world) = World::start(false) else { return };
+    let copies = world.two();
+    let mut hasty = Client::udp(&world.at[..2], world.config(LEASE * 2)).expect("connected");
+    let word = hasty.call(Request::allocate(0, 8)).expect("memory").address;
+    under_writers(&world, |writers| {
+        for away in [LEASE / 3, LEASE * 2] {
+            world.server.stop();
+            std::thread::sleep(away);
+            if away > LEASE {
+                let told = hasty.call(Request::read(word, 8)).expect_err("nobody may answer").to_string();
+                assert!(told.contains("cannot reach etcd"), "{told}");
+            }
+            world.server.run();
+            writers.wait_for(50);
+        }
+        // One that stands still is no other.
+        world.server.signal(Signal::STOP);
+        std::thread::sleep(LEASE * 2);
+        world.server.signal(Signal::CONT);
+        writers.wait_for(50);
+    });
+    drop(copies);
+}
+
+#[test]
+fn a_confirmed_read_waits_for_the_backup_and_another_one_for_the_lease_alone() {
+    let Some(world) = World::start(false) else { return };
+    let [first, second] = world.two();
+    let mut client = world.client();
+    let word = client.call(Request::allocate(0, 8)).expect("memory").address;
+    client.call(Request::write(word, &7u64.to_le_bytes())).expect("written");
+    let confirms = Config { reads: Reads::Confirmed, ..world.config(PATIENCE) };
+    let mut confirming = Client::udp(&world.at[..2], confirms).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(confirming.call(Request::read(word, 8)).expect("read").body, 7u64.to_le_bytes());
+    let stopped = Instant::now();
+    second.signal(Signal::STOP);
+    assert_eq!(client.call(Request::read(word, 8)).expect("read").body, 7u64.to_le_bytes());
+    // The backup is silent, so this one waits until etcd lists none: half a lease after its last word.
+    assert_eq!(confirming.call(Request::read(word, 8)).expect("read").body, 7u64.to_le_bytes());
+    assert!(stopped.elapsed() >= LEASE / 4, "nobody was asked: {:?}", stopped.elapsed());
+    assert_eq!(confirming.call(Request::read(word, 8)).expect("read").body, 7u64.to_le_bytes());
+    drop(first);
+}
