@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 /// A message of one of several kinds.
 fn message(random: &mut Random) -> Vec<u8> {
     let bytes = random.size(120_000);
-    match random.below(6) {
+    match random.below(8) {
         0 => (0..bytes).map(|_| random.number() as u8).collect(),
         1 => vec![random.number() as u8; bytes],
         2 => {
@@ -30,6 +30,16 @@ fn message(random: &mut Random) -> Vec<u8> {
             for at in 0..bytes {
                 let new = at < period || random.one_in(300);
                 out.push(if new { random.number() as u8 } else { out[at - period] });
+            }
+            out
+        }
+        // Long blocks of short codes, which have a table of their own.
+        4 | 5 => {
+            let (mut out, mut line) = (Vec::new(), random.below(100_000));
+            while out.len() < bytes {
+                line += 1;
+                let (item, time) = (line * 7919 % 99_991, line * line % 9973);
+                out.extend(format!("10:{:02} GET /item/{item} 200 {time} us\n", line % 60).bytes());
             }
             out
         }

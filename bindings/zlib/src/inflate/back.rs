@@ -109,6 +109,7 @@ pub unsafe extern "C" fn inflateBack(
             output: state.window,
             room: size,
             begin: state.window,
+            summed: state.window,
             most_distance: size,
             message: None,
         };
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn inflateBack(
                 _ => false,
             };
             if full {
-                (io.output, io.room) = (state.window, size);
+                (io.output, io.summed, io.room) = (state.window, state.window, size);
                 core.held = size;
                 if output(output_value, state.window, size as u32) != 0 {
                     break Z_BUF_ERROR;

@@ -10,9 +10,12 @@
 //! - **Not here** the steps before the first block ([`front`](super::front)).
 
 use super::fast::{self, Cursor, History, INPUT_BYTES, ROOM_BYTES, Stop, Tables};
-use super::tables::{self, Alphabet, Counts, END, EXCEPTION, LINK, LITERAL, code_bits, extra_bits, value};
+use super::tables::{
+    self, Alphabet, Counts, END, EXCEPTION, LINK, LITERAL, WIDE_BITS, Wide, code_bits, extra_bits, value,
+};
 use crate::memory::Memory;
 use core::ffi::{CStr, c_int, c_long, c_ulong};
+use core::mem::MaybeUninit;
 use core::ptr;
 use libz_rs_sys::{
     Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_FINISH, Z_MEM_ERROR, Z_NEED_DICT, Z_OK, Z_STREAM_END,
@@ -69,6 +72,10 @@ enum Used {
     All,
 }
 
+/// Bytes of output after which they are added to the checksum.
+const SUMMED_BYTES: usize = 16 << 10;
+/// Bytes of output of a block after which it gets a wide table, which takes about as long to fill as these bytes take to unpack.
+const LONG_BYTES: usize = 6 << 10;
 /// Order in which the lengths of the code length code are stored.
 const ORDER: [u8; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 const LENGTHS: usize = 286 + 32;
@@ -126,9 +133,17 @@ pub struct Io {
     pub room: usize,
     /// Start of the output of the call, or of `inflateBack`'s window.
     pub begin: *mut u8,
+    /// End of the output bytes that are in the checksum.
+    pub summed: *const u8,
     /// Largest distance, if the output is the window itself.
     pub most_distance: usize,
     pub message: Option<&'static CStr>,
+}
+
+/// Returns true if input and output overlap. That works with zlib as long as the output stays behind the input.
+fn overlap(io: &Io) -> bool {
+    let (input, output) = (io.input as usize, io.output as usize);
+    input < output + io.room && output < input + io.have
 }
 
 impl Decoder {
@@ -222,6 +237,7 @@ impl Decoder {
                 output: (*strm).next_out,
                 room,
                 begin: (*strm).next_out,
+                summed: (*strm).next_out,
                 most_distance: usize::MAX,
                 message: None,
             };
@@ -245,7 +261,7 @@ impl Decoder {
                 return Z_MEM_ERROR;
             }
             (*strm).total_in += read as c_ulong;
-            self.count(strm, io.output, written);
+            self.count(strm, &mut io, written);
             let stopped = match self.mode {
                 Mode::Type => 128,
                 Mode::SymbolsBegin | Mode::CopyBegin => 256,
@@ -259,18 +275,27 @@ impl Decoder {
         }
     }
 
-    /// Adds the `bytes` bytes before `end` to counts and checksum.
-    unsafe fn count(&mut self, strm: *mut z_stream, end: *const u8, bytes: usize) {
-        // SAFETY: the caller guarantees the stream; the bytes were just written.
+    /// Adds `bytes` bytes of output to the counts, and those that are not in the checksum yet to it.
+    unsafe fn count(&mut self, strm: *mut z_stream, io: &mut Io, bytes: usize) {
+        // SAFETY: the caller guarantees the stream, and the buffers of the call.
         unsafe {
             (*strm).total_out += bytes as c_ulong;
             self.total += bytes as u64;
+            self.sum_output(io);
             if self.wrap & 4 != 0 && bytes != 0 {
-                let bytes = core::slice::from_raw_parts(end.sub(bytes), bytes);
-                self.check = self.summed(bytes);
                 (*strm).adler = self.check.into();
             }
         }
+    }
+
+    /// Adds the output that is not in the checksum yet to it.
+    unsafe fn sum_output(&mut self, io: &mut Io) {
+        let bytes = io.output as usize - io.summed as usize;
+        if self.wrap & 4 != 0 && bytes != 0 {
+            // SAFETY: the bytes from `summed` to `output` were written by this call.
+            self.check = self.summed(unsafe { core::slice::from_raw_parts(io.summed, bytes) });
+        }
+        io.summed = io.output;
     }
 
     fn summed(&self, bytes: &[u8]) -> u32 {
@@ -310,6 +335,7 @@ impl Decoder {
     pub fn tables(&self) -> Tables {
         if self.fixed {
             return Tables {
+                wide: ptr::null(),
                 literals: tables::FIXED_LITERALS.as_ptr(),
                 literal_bits: tables::FIXED_LITERAL_BITS,
                 distances: tables::FIXED_DISTANCES.as_ptr(),
@@ -317,6 +343,7 @@ impl Decoder {
             };
         }
         Tables {
+            wide: ptr::null(),
             literals: self.literals.as_ptr(),
             literal_bits: self.literal_bits,
             distances: self.distances.as_ptr(),
@@ -409,6 +436,10 @@ impl Decoder {
                     }
                     (io.have, io.room) = (io.have - take, io.room - take);
                     self.length -= take as u32;
+                    if io.output as usize - io.summed as usize >= SUMMED_BYTES {
+                        // SAFETY: the conditions are those of `run`, which its caller guarantees.
+                        unsafe { self.sum_output(io) };
+                    }
                 }
                 Mode::Table => {
                     need!(14);
@@ -478,7 +509,7 @@ impl Decoder {
                         need!(32);
                         let written = io.output as usize - io.begin as usize - *counted;
                         // SAFETY: the conditions are those of `run`, which its caller guarantees.
-                        unsafe { self.count(strm, io.output, written) };
+                        unsafe { self.count(strm, io, written) };
                         *counted += written;
                         let said = self.hold as u32;
                         let said = if self.flags != 0 { said } else { said.swap_bytes() };
@@ -589,7 +620,8 @@ impl Decoder {
     /// The conditions of [`run`](Decoder::run).
     #[inline(always)]
     unsafe fn symbols(&mut self, io: &mut Io) -> bool {
-        let tables = self.tables();
+        let mut tables = self.tables();
+        let mut wide = MaybeUninit::uninit();
         let history = History {
             begin: io.begin,
             window: self.window,
@@ -598,6 +630,7 @@ impl Decoder {
             next: self.next,
             most: io.most_distance,
         };
+        let exact = io.most_distance != usize::MAX || overlap(io);
         // A symbol that an earlier call began is counted for `inflateMark`.
         let mut marked = true;
         // SAFETY: the caller guarantees the buffers; every read and write is checked against `have` and `room`; the tables are
@@ -607,7 +640,7 @@ impl Decoder {
                 match self.mode {
                     Mode::Symbol => {
                         if io.have >= INPUT_BYTES && io.room >= ROOM_BYTES {
-                            match self.fast(io, tables, &history) {
+                            match self.fast(io, &mut tables, &mut wide, &history, exact) {
                                 Stop::Short => {}
                                 Stop::EndOfBlock => {
                                     (self.back, self.mode) = (-1, Mode::Type);
@@ -719,27 +752,52 @@ impl Decoder {
         }
     }
 
-    /// Runs the loop of [`fast`](super::fast).
+    /// Runs the loop of [`fast`](super::fast), and adds the output to the checksum while it is in the nearest cache.
     ///
     /// # Safety
     /// The conditions of [`run`](Decoder::run), with enough input and room for one turn.
-    unsafe fn fast(&mut self, io: &mut Io, tables: Tables, history: &History) -> Stop {
-        // SAFETY: the caller guarantees the buffers, and input and room for one turn.
-        unsafe {
-            let (input_end, output_end) = (io.input.add(io.have), io.output.add(io.room));
-            let mut cursor = Cursor {
-                input: io.input,
-                input_end,
-                output: io.output,
-                output_end,
-                hold: self.hold,
-                bits: self.bits,
-            };
-            let stop = fast::run(&mut cursor, tables, history);
-            (io.input, io.have) = (cursor.input, input_end as usize - cursor.input as usize);
-            (io.output, io.room) = (cursor.output, output_end as usize - cursor.output as usize);
-            (self.hold, self.bits) = (cursor.hold, cursor.bits);
-            stop
+    unsafe fn fast(
+        &mut self,
+        io: &mut Io,
+        tables: &mut Tables,
+        wide: &mut MaybeUninit<Wide>,
+        history: &History,
+        exact: bool,
+    ) -> Stop {
+        let mut may_widen = !exact && !self.fixed && tables.wide.is_null();
+        loop {
+            // SAFETY: the caller guarantees the buffers, and input and room for one turn; so does the end of the loop.
+            unsafe {
+                let room = io.room.min(if may_widen { LONG_BYTES } else { SUMMED_BYTES });
+                let (input_end, output_end) = (io.input.add(io.have), io.output.add(room));
+                let mut cursor = Cursor {
+                    input: io.input,
+                    input_end,
+                    output: io.output,
+                    output_end,
+                    hold: self.hold,
+                    bits: self.bits,
+                };
+                let stop = fast::run(&mut cursor, *tables, history, exact);
+                io.room -= cursor.output as usize - io.output as usize;
+                (io.input, io.have) = (cursor.input, input_end as usize - cursor.input as usize);
+                io.output = cursor.output;
+                (self.hold, self.bits) = (cursor.hold, cursor.bits);
+                if stop != Stop::Short || io.have < INPUT_BYTES || io.room < ROOM_BYTES {
+                    return stop;
+                }
+                self.sum_output(io);
+                let lengths = &self.lengths[..usize::from(self.literal_lengths)];
+                if core::mem::take(&mut may_widen)
+                    && io.room >= SUMMED_BYTES
+                    && tables::has_pairs(lengths, &self.counts[0])
+                {
+                    let wide = wide.write([0; 1 << WIDE_BITS]);
+                    let first = core::slice::from_raw_parts(tables.literals, 1 << tables.literal_bits);
+                    tables::widen(first, tables.literal_bits, wide);
+                    tables.wide = wide.as_ptr();
+                }
+            }
         }
     }
 

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The inner loop of inflate: decodes symbols while there is plenty of input and room.
 //!
-//! - **Flow** 56 bits are loaded; up to three literals, or a length and a distance, are decoded; exactly their bytes are written. The
-//!   loop ends at the end of the block, at a wrong code or distance, or if less than [`INPUT_BYTES`] or [`ROOM_BYTES`] are left; then
-//!   [`decoder`](super::decoder) continues.
-//! - **Order** no byte behind the last one delivered is ever written, not even for a moment: programs keep data there.
+//! - **Flow** 56 bits are loaded; up to three entries of literals, or a length and a distance, are decoded. The entry of the next
+//!   symbol is loaded before the match is copied. The loop ends at the end of the block, at a wrong code or distance, or if less than [`INPUT_BYTES`] or
+//!   [`ROOM_BYTES`] are left; then [`decoder`](super::decoder) continues.
+//! - **Order** a match is copied in units of up to 32 bytes, so up to [`BEHIND_BYTES`] bytes behind it are overwritten. Programs keep data
+//!   there. So the loop runs in steps of [`STEP_BYTES`]: before a step, the bytes that it may overwrite are saved, and after it, those
+//!   behind the last byte delivered are put back. With `EXACT` no byte behind is ever written: for an output that is the history at the
+//!   same time (`inflateBack`), and for an output that overlaps the input.
 //! - **Owner** the history is the bytes that this call delivered, and before them the window, a ring.
 
-use super::tables::{END, EXCEPTION, LINK, LITERAL, value};
+use super::tables::{END, EXCEPTION, LINK, LITERAL, WIDE_BITS, WIDE_EXCEPTION, WIDE_LITERALS, value};
+use core::mem::MaybeUninit;
 use core::ptr;
 
 /// Input bytes that one turn may read: two loads of eight bytes, the second at most seven bytes after the first.
 pub const INPUT_BYTES: usize = 16;
-/// Bytes that one turn may write: three literals, or two and a match.
-pub const ROOM_BYTES: usize = 260;
+/// Most bytes behind a match that its copy overwrites.
+const BEHIND_BYTES: usize = 32;
+/// Bytes that one turn may write: six literals, or five and a match, and the bytes behind it.
+pub const ROOM_BYTES: usize = 263 + BEHIND_BYTES;
+/// Bytes of output after which a step ends.
+const STEP_BYTES: usize = 2048;
 
 /// Reason why the loop ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,25 +70,28 @@ pub struct Cursor {
 /// The tables of a block: pointers to their entries and their index bits.
 #[derive(Clone, Copy)]
 pub struct Tables {
+    /// The [wide table](super::tables::Wide) of a long block, or null.
+    pub wide: *const u32,
     pub literals: *const u32,
     pub literal_bits: u32,
     pub distances: *const u32,
     pub distance_bits: u32,
 }
 
-/// Decodes symbols.
+/// Decodes symbols. `exact` says that no byte behind the last one delivered may be written.
 ///
 /// # Safety
 /// `cursor` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, and at most 32 unused bits with zeros above them; the
-/// tables were built by [`build`](super::tables::build); `history` describes memory that can be read.
-pub unsafe fn run(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
+/// tables were built by [`build`](super::tables::build); `history` describes memory that can be read. Unless `exact` is true,
+/// the output overlaps neither the input nor the window.
+pub unsafe fn run(cursor: &mut Cursor, tables: Tables, history: &History, exact: bool) -> Stop {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("bmi1") {
         // SAFETY: the caller guarantees the conditions of `run`; the CPU was checked.
-        return unsafe { run_bmi2(cursor, tables, history) };
+        return unsafe { run_bmi2(cursor, tables, history, exact) };
     }
     // SAFETY: the caller guarantees the conditions of `run`.
-    unsafe { run_any(cursor, tables, history) }
+    unsafe { run_any(cursor, tables, history, exact) }
 }
 
 /// Does the same as [`run`], compiled for BMI1 and BMI2.
@@ -89,9 +100,9 @@ pub unsafe fn run(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
 /// The conditions of [`run`], and the CPU has BMI1 and BMI2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2")]
-unsafe fn run_bmi2(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
+unsafe fn run_bmi2(cursor: &mut Cursor, tables: Tables, history: &History, exact: bool) -> Stop {
     // SAFETY: the caller guarantees the conditions of `run`.
-    unsafe { run_any(cursor, tables, history) }
+    unsafe { run_any(cursor, tables, history, exact) }
 }
 
 /// Does the same as [`run`], for the instructions of its caller.
@@ -99,7 +110,78 @@ unsafe fn run_bmi2(cursor: &mut Cursor, tables: Tables, history: &History) -> St
 /// # Safety
 /// The conditions of [`run`].
 #[inline(always)]
-unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
+unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History, exact: bool) -> Stop {
+    // SAFETY: the caller guarantees the conditions of `run`.
+    unsafe {
+        if exact {
+            turns::<true, false>(cursor, tables, history)
+        } else if tables.wide.is_null() {
+            steps::<false>(cursor, tables, history)
+        } else {
+            steps::<true>(cursor, tables, history)
+        }
+    }
+}
+
+/// Does the same as [`run`] in steps, and leaves the bytes behind the last one delivered as they were.
+///
+/// # Safety
+/// The conditions of [`run`] for a call that is not exact.
+#[inline(always)]
+unsafe fn steps<const WIDE: bool>(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
+    let output_end = cursor.output_end;
+    let mut saved = [MaybeUninit::<u8>::uninit(); STEP_BYTES + ROOM_BYTES];
+    // SAFETY: the caller guarantees room for one turn.
+    unsafe { touch(cursor.output) };
+    loop {
+        let start = cursor.output;
+        // SAFETY: the step has `bytes` bytes of the room, and `saved` is as long. The loop writes at most `BEHIND_BYTES` bytes
+        // behind its last byte, and never behind the end that it is given.
+        unsafe {
+            let bytes = saved.len().min(output_end as usize - start as usize);
+            touch(start.add(bytes - 1));
+            ptr::copy_nonoverlapping(start.cast(), saved.as_mut_ptr(), bytes);
+            cursor.output_end = start.add(bytes);
+            let stop = turns::<false, WIDE>(cursor, tables, history);
+            let done = cursor.output as usize - start as usize;
+            let behind = BEHIND_BYTES.min(bytes - done);
+            ptr::copy_nonoverlapping(saved.as_ptr().add(done), cursor.output.cast(), behind);
+            cursor.output_end = output_end;
+            let short_of_input = (cursor.input_end as usize) < cursor.input as usize + INPUT_BYTES;
+            let short_of_room = (output_end as usize) < cursor.output as usize + ROOM_BYTES;
+            if stop != Stop::Short || short_of_input || short_of_room {
+                return stop;
+            }
+        }
+    }
+}
+
+/// Writes the byte at this address without changing it. A page of new memory that is read first is faulted in twice: for the
+/// read, and for the first write.
+///
+/// # Safety
+/// The byte can be read and written.
+#[inline(always)]
+unsafe fn touch(byte: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        core::arch::asm!("lock or byte ptr [{}], 0", in(reg) byte, options(nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = byte;
+}
+
+/// Makes turns until a reason to stop. `WIDE` decodes by the wide table, which must be there.
+///
+/// # Safety
+/// The conditions of [`run`]; unless `EXACT` is true, [`BEHIND_BYTES`] bytes behind the last one delivered are overwritten.
+#[inline(always)]
+unsafe fn turns<const EXACT: bool, const WIDE: bool>(
+    cursor: &mut Cursor,
+    tables: Tables,
+    history: &History,
+) -> Stop {
     let literal_mask = (1u64 << tables.literal_bits) - 1;
     let distance_mask = (1u64 << tables.distance_bits) - 1;
     let begin = cursor.input;
@@ -108,10 +190,11 @@ unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
     let input_stop = cursor.input_end.wrapping_sub(INPUT_BYTES);
     let output_stop = cursor.output_end.wrapping_sub(ROOM_BYTES);
     // SAFETY: for the whole loop: a turn begins with INPUT_BYTES and ROOM_BYTES left. It reads eight bytes at most seven bytes
-    // behind its start, and writes at most two literals and a match, or three literals. An index has no more bits than its
-    // table; second tables are those that a link names. A copy's source was checked against the bytes delivered and those in
-    // the window.
+    // behind its start, twice, and writes at most five literals and a match with the bytes behind it, or six literals. An index
+    // has no more bits than its table; second tables are those that a link names. A copy's source was checked against the bytes
+    // delivered and those in the window.
     let stop = unsafe {
+        let mut entry: u32;
         macro_rules! refill {
             () => {
                 hold |= u64::from_le(input.cast::<u64>().read_unaligned()) << bits;
@@ -126,53 +209,105 @@ unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
                 bits -= count;
             }};
         }
-        'turns: loop {
-            if input > input_stop || output > output_stop {
-                break Stop::Short;
-            }
-            refill!();
-            let mut entry = *tables.literals.add((hold & literal_mask) as usize);
-            if entry & LITERAL != 0 {
-                drop!(entry & 63);
-                output.write((entry >> 16) as u8);
+        macro_rules! literal {
+            ($entry:expr) => {{
+                drop!($entry & 63);
+                output.write(($entry >> 16) as u8);
                 output = output.add(1);
-                entry = *tables.literals.add((hold & literal_mask) as usize);
-                if entry & LITERAL != 0 {
+            }};
+        }
+        macro_rules! next_symbol {
+            () => {
+                if WIDE {
+                    *tables.wide.add((hold & ((1 << WIDE_BITS) - 1)) as usize)
+                } else {
+                    *tables.literals.add((hold & literal_mask) as usize)
+                }
+            };
+        }
+        macro_rules! is_literal {
+            () => {
+                entry & (if WIDE { WIDE_LITERALS } else { LITERAL }) != 0
+            };
+        }
+        // Writes the entry's literals, and loads the next entry.
+        macro_rules! literals {
+            () => {
+                if WIDE {
+                    output.write((entry >> 24) as u8);
+                    output.add(1).write((entry >> 12) as u8);
                     drop!(entry & 63);
-                    output.write((entry >> 16) as u8);
-                    output = output.add(1);
-                    entry = *tables.literals.add((hold & literal_mask) as usize);
-                    if entry & LITERAL != 0 {
-                        drop!(entry & 63);
-                        output.write((entry >> 16) as u8);
-                        output = output.add(1);
+                    output = output.add(1 + (entry >> 22 & 1) as usize);
+                } else {
+                    literal!(entry);
+                }
+                entry = next_symbol!();
+            };
+        }
+        // Loads more bits; true if there is too little input or room for another turn.
+        macro_rules! is_short {
+            () => {{
+                refill!();
+                input > input_stop || output > output_stop
+            }};
+        }
+        refill!();
+        entry = next_symbol!();
+        // Each turn begins with at least 56 bits, and the entry of its first symbol.
+        'turns: loop {
+            if is_literal!() {
+                literals!();
+                if is_literal!() {
+                    literals!();
+                    if is_literal!() {
+                        literals!();
+                        if is_short!() {
+                            break Stop::Short;
+                        }
                         continue 'turns;
                     }
                 }
             }
-            // At least 36 bits are left, or 56 minus one code; a length with its extra bits takes 20.
-            if entry & EXCEPTION != 0 {
-                if entry & LINK != 0 {
-                    drop!(entry & 63);
-                    let index = hold & !(u64::MAX << (entry >> 8 & 31));
-                    entry = *tables.literals.add((value(entry) as u64 + index) as usize);
-                    if entry & LITERAL != 0 {
-                        drop!(entry & 63);
-                        output.write((entry >> 16) as u8);
-                        output = output.add(1);
-                        continue 'turns;
-                    }
+            // At least 34 bits are left; a length with its extra bits takes 20.
+            let length;
+            if WIDE && entry & WIDE_EXCEPTION == 0 {
+                // If there is no literal before the length, the match overwrites this byte.
+                output.write((entry >> 24) as u8);
+                output = output.add((entry >> 21 & 1) as usize);
+                let all = entry & 63;
+                length = ((entry >> 12 & 511) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 6 & 63)))
+                    as usize;
+                drop!(all);
+            } else {
+                if WIDE {
+                    entry = *tables.literals.add((hold & literal_mask) as usize);
                 }
                 if entry & EXCEPTION != 0 {
-                    drop!(entry & 63);
-                    break if entry & END != 0 { Stop::EndOfBlock } else { Stop::BadLiteral };
+                    if entry & LINK != 0 {
+                        drop!(entry & 63);
+                        let index = hold & !(u64::MAX << (entry >> 8 & 31));
+                        entry = *tables.literals.add((value(entry) as u64 + index) as usize);
+                        if entry & LITERAL != 0 {
+                            literal!(entry);
+                            entry = next_symbol!();
+                            if is_short!() {
+                                break Stop::Short;
+                            }
+                            continue 'turns;
+                        }
+                    }
+                    if entry & EXCEPTION != 0 {
+                        drop!(entry & 63);
+                        break if entry & END != 0 { Stop::EndOfBlock } else { Stop::BadLiteral };
+                    }
                 }
+                let all = entry & 63;
+                length = ((entry >> 16) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 63))) as usize;
+                drop!(all);
             }
-            let all = entry & 63;
-            let length = (value(entry) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 31))) as usize;
-            drop!(all);
-            refill!();
+            // At least 14 bits are left, and the index has eight.
             entry = *tables.distances.add((hold & distance_mask) as usize);
+            refill!();
             if entry & EXCEPTION != 0 {
                 if entry & LINK != 0 {
                     drop!(entry & 63);
@@ -186,18 +321,26 @@ unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
             }
             let all = entry & 63;
             let distance =
-                (value(entry) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 31))) as usize;
+                ((entry >> 16) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 63))) as usize;
             drop!(all);
             let delivered = output as usize - history.begin as usize;
+            if distance > delivered && history.lacks(distance, delivered) {
+                break Stop::TooFar;
+            }
+            // At least 28 bits are left, more than the longest code.
+            entry = next_symbol!();
+            refill!();
             if distance > delivered {
-                if history.lacks(distance, delivered) {
-                    break Stop::TooFar;
-                }
                 copy_far(output, distance, length, history);
-            } else {
+            } else if EXACT {
                 copy(output, distance, length);
+            } else {
+                copy_and_behind(output, distance, length);
             }
             output = output.add(length);
+            if input > input_stop || output > output_stop {
+                break Stop::Short;
+            }
         }
     };
     // Gives whole bytes back to the input, so that the stream is where a decoder that reads byte by byte would be.
@@ -209,6 +352,79 @@ unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
     stop
 }
 
+/// Moves one integer.
+///
+/// # Safety
+/// Its bytes can be read at the source and written at the target.
+#[inline(always)]
+unsafe fn one<T>(source: *const u8, target: *mut u8) {
+    // SAFETY: the caller guarantees both addresses.
+    unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
+}
+
+/// Factors that repeat the lowest 1 to 7 bytes of an integer in its higher bytes.
+const REPEAT: [u64; 8] = {
+    let mut factors = [0; 8];
+    let mut bytes = 1;
+    while bytes < 8 {
+        let mut at = 0;
+        while at < 64 {
+            factors[bytes] |= 1u64 << at;
+            at += 8 * bytes;
+        }
+        bytes += 1;
+    }
+    factors
+};
+
+/// Copies `length` bytes from `distance` bytes before `output`, and overwrites up to [`BEHIND_BYTES`] bytes behind them.
+///
+/// # Safety
+/// `length` is 1 to 258; `distance` is at least 1, and that many bytes before `output` can be read; `length` and
+/// [`BEHIND_BYTES`] more bytes can be written.
+#[inline(always)]
+unsafe fn copy_and_behind(output: *mut u8, distance: usize, length: usize) {
+    // SAFETY: each integer begins within the match and ends at most `BEHIND_BYTES` behind it. Its source ends at or before the
+    // bytes written so far, because the distance is at least the size of the integer. If the distance is less than eight, the
+    // bytes of the source behind `output` have any value and are not used.
+    unsafe {
+        let source = output.cast_const().sub(distance);
+        let mut at = 0;
+        if distance >= 16 {
+            loop {
+                one::<u128>(source.add(at), output.add(at));
+                one::<u128>(source.add(at + 16), output.add(at + 16));
+                at += 32;
+                if at >= length {
+                    return;
+                }
+            }
+        }
+        if distance >= 8 {
+            while at < length {
+                one::<u64>(source.add(at), output.add(at));
+                at += 8;
+            }
+            return;
+        }
+        let first = u64::from_le(source.cast::<u64>().read_unaligned()) & !(u64::MAX << (8 * distance));
+        let pattern = first.wrapping_mul(REPEAT[distance]).to_le();
+        if distance == 1 {
+            let pattern = u128::from(pattern) << 64 | u128::from(pattern);
+            while at < length {
+                output.add(at).cast::<u128>().write_unaligned(pattern);
+                at += 16;
+            }
+            return;
+        }
+        let step = 8 / distance * distance;
+        while at < length {
+            output.add(at).cast::<u64>().write_unaligned(pattern);
+            at += step;
+        }
+    }
+}
+
 /// Copies `length` bytes from `distance` bytes before `output`, and writes no byte behind them.
 ///
 /// # Safety
@@ -216,15 +432,6 @@ unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Sto
 /// written.
 #[inline(always)]
 pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
-    /// Moves one integer.
-    ///
-    /// # Safety
-    /// Its bytes can be read at the source and written at the target.
-    #[inline(always)]
-    unsafe fn one<T>(source: *const u8, target: *mut u8) {
-        // SAFETY: the caller guarantees both addresses.
-        unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
-    }
     // SAFETY: each integer that is moved begins and ends within the match. Its source ends at or before the bytes written so far,
     // because the distance is at least the size of the integer.
     unsafe {
@@ -345,6 +552,28 @@ mod tests {
                 // SAFETY: source and target are within the vector.
                 unsafe { copy(bytes.as_mut_ptr().add(100), distance, length) };
                 assert_eq!(bytes, expected, "distance {distance}, length {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn quick_copies_write_no_further_than_they_say() {
+        for distance in 1..70usize {
+            for length in 1..=258usize {
+                let bytes: Vec<u8> = (0..500).map(|at| (at * 7 + at / 13) as u8).collect();
+                let (mut expected, mut copied) = (bytes.clone(), bytes.clone());
+                for at in 100..100 + length {
+                    expected[at] = expected[at - distance];
+                }
+                // SAFETY: source and target are within the vector, with the bytes behind.
+                unsafe { copy_and_behind(copied.as_mut_ptr().add(100), distance, length) };
+                assert_eq!(
+                    copied[..100 + length],
+                    expected[..100 + length],
+                    "distance {distance}, length {length}"
+                );
+                let end = 100 + length + BEHIND_BYTES;
+                assert_eq!(copied[end..], bytes[end..], "distance {distance}, length {length}");
             }
         }
     }

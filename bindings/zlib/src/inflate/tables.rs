@@ -47,6 +47,67 @@ pub fn value(entry: u32) -> u32 {
     entry >> 16 & 0x7fff
 }
 
+/// Index bits of a wide table.
+pub const WIDE_BITS: u32 = 11;
+pub const WIDE_LITERALS: u32 = 1 << 23;
+pub const WIDE_EXCEPTION: u32 = 1 << 22;
+
+/// A table for long blocks, whose entries decode up to two symbols. An entry is a `u32`:
+///
+/// | bits | two literals | one literal | length, with or without a literal before it |
+/// |---|---|---|---|
+/// | 24–31 | first byte | byte | byte |
+/// | 23 | 1 | 1 | 0 |
+/// | 22 | 1 | 0 | 0 |
+/// | 21 | 0 | 0 | 1 if there is a literal |
+/// | 12–20 | second byte | 0 | base |
+/// | 6–11 | 0 | 0 | bits of the codes |
+/// | 0–5 | bits of the codes | bits of the code | bits of codes and extra |
+///
+/// With bit 22 alone, [`WIDE_EXCEPTION`], only the table of literals has the first symbol.
+pub type Wide = [u32; 1 << WIDE_BITS];
+
+/// Returns true if at least three tenths of the entries of a wide table, by their share of the symbols of a block, decode two
+/// symbols: then it saves more time than it costs. `lengths` are those of the codes of literals and lengths, `counts` their numbers.
+pub fn has_pairs(lengths: &[u8], counts: &Counts) -> bool {
+    const ALL: u32 = 1 << (2 * WIDE_BITS);
+    // Share of the code space of codes up to each length, in units of 2^-WIDE_BITS.
+    let mut space = [0u32; WIDE_BITS as usize + 1];
+    for bits in 1..=WIDE_BITS as usize {
+        space[bits] = space[bits - 1] + (u32::from(counts[bits]) << (WIDE_BITS as usize - bits));
+    }
+    let share = lengths.iter().take(256).filter(|&&bits| (1..WIDE_BITS as u8).contains(&bits)).map(|&bits| {
+        let rest = WIDE_BITS - u32::from(bits);
+        space[rest as usize] << rest
+    });
+    share.sum::<u32>() > ALL / 10 * 3
+}
+
+/// Fills the wide table from the first table of literals, which has `bits` index bits.
+pub fn widen(literals: &[u32], bits: u32, wide: &mut Wide) {
+    let mask = (1 << bits) - 1;
+    let length = |entry: u32, before: u32| {
+        value(entry) << 12 | (code_bits(entry) + before) << 6 | ((entry & 63) + before)
+    };
+    for (index, filled) in wide.iter_mut().enumerate() {
+        let first = literals[index & mask];
+        if first & LITERAL == 0 {
+            *filled = if first & EXCEPTION == 0 { length(first, 0) } else { WIDE_EXCEPTION };
+            continue;
+        }
+        let bits = code_bits(first);
+        let second = literals[index >> bits & mask];
+        let byte = (first & 0xff_0000) << 8;
+        *filled = if second & EXCEPTION != 0 || bits + code_bits(second) > WIDE_BITS {
+            byte | WIDE_LITERALS | bits
+        } else if second & LITERAL != 0 {
+            byte | WIDE_LITERALS | 1 << 22 | (second & 0xff_0000) >> 4 | (bits + code_bits(second))
+        } else {
+            byte | 1 << 21 | length(second, bits)
+        };
+    }
+}
+
 /// Alphabet that a table decodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Alphabet {
@@ -320,6 +381,97 @@ mod tests {
         let mut table = vec![0; LITERAL_ENTRIES];
         assert!(build(Alphabet::Literals, &fixed, &mut table).is_ok());
         assert_eq!(table[..512], FIXED_LITERALS);
+    }
+
+    /// Decodes by the wide table, and compares with one symbol after the other.
+    fn wide_is_the_same(lengths: &[u8]) {
+        let mut table = vec![0; LITERAL_ENTRIES];
+        let Ok((root, _)) = build(Alphabet::Literals, lengths, &mut table) else { panic!("refused") };
+        let mut wide = [0; 1 << WIDE_BITS];
+        widen(&table, root, &mut wide);
+        let single = |bits: usize| table[bits & ((1 << root) - 1)];
+        for (bits, &entry) in wide.iter().enumerate() {
+            let first = single(bits);
+            if entry & (WIDE_LITERALS | WIDE_EXCEPTION) == WIDE_EXCEPTION {
+                assert!(first & LITERAL == 0 && first & EXCEPTION != 0);
+                continue;
+            }
+            let second = single(bits >> code_bits(first));
+            let (all, codes) = (entry & 63, entry >> 6 & 63);
+            if entry & WIDE_LITERALS != 0 {
+                assert!(first & LITERAL != 0);
+                assert_eq!(entry >> 24, value(first));
+                if entry >> 22 & 1 != 0 {
+                    assert_eq!(
+                        (entry >> 12 & 255, all),
+                        (value(second), code_bits(first) + code_bits(second))
+                    );
+                    assert!(second & LITERAL != 0);
+                } else {
+                    assert_eq!(all, code_bits(first));
+                }
+                continue;
+            }
+            let (length, before) = if entry >> 21 & 1 == 0 { (first, 0) } else { (second, code_bits(first)) };
+            assert!(length & (LITERAL | EXCEPTION) == 0);
+            assert_eq!((entry >> 12 & 511, codes), (value(length), before + code_bits(length)));
+            assert_eq!(all - codes, extra_bits(length));
+            assert!(codes <= WIDE_BITS);
+            if before != 0 {
+                assert_eq!(entry >> 24, value(first));
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_counted() {
+        let counts = |lengths: &[u8]| {
+            let mut counts = [0u16; 16];
+            lengths.iter().for_each(|&bits| counts[bits as usize] += u16::from(bits != 0));
+            counts
+        };
+        // Digits by four or five bits, six lengths by four bits: most codes of a digit leave seven bits.
+        let mut log = [0u8; 286];
+        log[b'0' as usize..][..10].fill(4);
+        (log[256], log[257]) = (5, 5);
+        log[258..263].fill(4);
+        assert!(has_pairs(&log, &counts(&log)));
+        // All bytes by eight bits: three bits are left.
+        let flat = [8u8; 256];
+        assert!(!has_pairs(&flat, &counts(&flat)));
+        assert!(!has_pairs(&[1, 1], &[0; 16]));
+        assert!(has_pairs(&[1, 1], &counts(&[1, 1])));
+    }
+
+    #[test]
+    fn wide_tables_decode_what_the_tables_do() {
+        let mut fixed = [8u8; 288];
+        fixed[144..256].fill(9);
+        fixed[256..280].fill(7);
+        wide_is_the_same(&fixed);
+        let mut short = [0u8; 286];
+        short[b'0' as usize..][..10].fill(5);
+        short[256] = 12;
+        short[257] = 12;
+        short[258..260].fill(11);
+        short[260..261].fill(9);
+        short[262] = 1;
+        short[284..286].fill(4);
+        short[b'a' as usize] = 8;
+        short[b'b' as usize] = 9;
+        short[b'c' as usize] = 10;
+        let used: u32 =
+            short.iter().filter(|&&bits| bits != 0).map(|&bits| 1 << (15 - u32::from(bits))).sum();
+        let mut rest = (1 << 15) - used;
+        for symbol in (b'd'..=b'z').chain(128..=250) {
+            if rest != 0 {
+                let bits = 15 - rest.ilog2().min(14);
+                short[symbol as usize] = bits as u8;
+                rest -= 1 << (15 - bits);
+            }
+        }
+        assert_eq!(rest, 0);
+        wide_is_the_same(&short);
     }
 
     #[test]

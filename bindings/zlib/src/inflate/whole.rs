@@ -28,6 +28,7 @@ pub unsafe fn unpack(
         output,
         room,
         begin: output,
+        summed: output,
         most_distance: usize::MAX,
         message: None,
     };
