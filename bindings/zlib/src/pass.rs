@@ -18,6 +18,9 @@ pass! {
     in "1.2.0.2" fn zlibCompileFlags() -> c_ulong;
 }
 
+/// The modulus of Adler-32.
+const ADLER_BASE: u32 = 65521;
+
 /// Returns `1.2.13`, because this library has the symbols of that version; no suffix, because programs parse it as numbers.
 ///
 /// # Safety
@@ -50,7 +53,17 @@ pub unsafe extern "C" fn adler32_z(sum: c_ulong, buf: *const Bytef, len: usize) 
     }
     // SAFETY: `buf` is not null, so the caller guarantees `len` readable bytes.
     let bytes = unsafe { core::slice::from_raw_parts(buf, len) };
-    c_ulong::from(deflate::adler32(sum as u32, bytes))
+    // Zero or one byte bring a start value that is no sum into its range as in zlib.
+    let (low, high) = (sum as u32 & 0xffff, sum as u32 >> 16 & 0xffff);
+    let within = |part: u32| if part >= ADLER_BASE { part - ADLER_BASE } else { part };
+    match bytes {
+        [] => c_ulong::from(within(high) << 16 | within(low)),
+        &[byte] => {
+            let low = within(low + u32::from(byte));
+            c_ulong::from(within(high + low) << 16 | low)
+        }
+        _ => c_ulong::from(deflate::adler32(sum as u32, bytes)),
+    }
 }
 
 /// See zlib.h.

@@ -1,30 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// gzprintf takes `...`, which stable Rust cannot define. Formats into memory of its own, then writes: so the text may
-// be longer than the file's buffer, which zlib refuses.
+// gzprintf takes `...`, which stable Rust cannot define. The text is formatted into the file's own buffer; as with zlib, a text
+// that does not fit into the size set by gzbuffer is not written, and the result is 0.
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 typedef void *file;
-int memlift_z_write(file target, const char *text, unsigned bytes);
+// Returns the size of the room at `*start`, or an error code.
+int memlift_z_print_room(file target, char **start);
+// Takes the text in the room; returns its length, or an error code.
+int memlift_z_print(file target, int bytes);
 
 int memlift_z_gzvprintf(file target, const char *format, va_list values)
 {
-    char near[4096];
-    va_list again;
-    va_copy(again, values);
-    int bytes = vsnprintf(near, sizeof near, format, values);
-    if (bytes >= 0 && (size_t)bytes < sizeof near) {
-        va_end(again);
-        return memlift_z_write(target, near, (unsigned)bytes);
-    }
-    char *far = bytes < 0 ? NULL : malloc((size_t)bytes + 1);
-    int written = 0;
-    if (far != NULL && vsnprintf(far, (size_t)bytes + 1, format, again) == bytes)
-        written = memlift_z_write(target, far, (unsigned)bytes);
-    free(far);
-    va_end(again);
-    return written;
+    char *start;
+    int room = memlift_z_print_room(target, &start);
+    if (room < 0)
+        return room;
+    int bytes = vsnprintf(start, (size_t)room, format, values);
+    return bytes <= 0 || bytes >= room ? 0 : memlift_z_print(target, bytes);
 }
 
 int memlift_z_gzprintf(file target, const char *format, ...)

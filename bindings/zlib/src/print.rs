@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `gzprintf` and `gzvprintf`: `print.c` formats the text; this file exports the symbols and writes the text.
+//! `gzprintf` and `gzvprintf`: `print.c` formats the text; this file exports the symbols and lends the room.
 //!
-//! - **Flow** exported symbol ──jump with unchanged registers──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz).
+//! - **Flow** exported symbol ──jump with unchanged registers──▶ `print.c` ──text──▶ room in the buffer of a [file](crate::gz).
 
-use crate::gz::{gzerror, gzwrite};
-use core::ffi::{c_char, c_int, c_uint};
+use crate::export::fenced;
+use crate::gz;
+use core::ffi::{c_char, c_int};
 use libz_rs_sys::{Z_STREAM_ERROR, gzFile};
 
 unsafe extern "C" {
@@ -52,20 +53,31 @@ pub extern "C" fn gzvprintf() {
     core::arch::naked_asm!(jump!(), sym memlift_z_gzvprintf)
 }
 
-/// Writes a formatted text; returns the result of `gzprintf`.
+/// Returns the size of the room for a formatted text, and its address in `start`; or an error code.
 ///
 /// # Safety
-/// `target` is null or a file opened by this library; `text` is readable for `bytes` bytes.
+/// `target` is null or a file opened by this library; `start` can be written.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn memlift_z_write(target: gzFile, text: *const c_char, bytes: c_uint) -> c_int {
-    let mut code = 0;
-    // SAFETY: the caller guarantees file and text; a null file is accepted.
-    unsafe {
-        let written = gzwrite(target, text.cast(), bytes);
-        if written != 0 || bytes == 0 {
-            return written;
+unsafe extern "C" fn memlift_z_print_room(target: gzFile, start: *mut *mut c_char) -> c_int {
+    fenced(Z_STREAM_ERROR, || {
+        // SAFETY: the caller guarantees the file and `start`.
+        unsafe {
+            let (room, bytes) = match gz::print_room(target) {
+                Ok(room) => room,
+                Err(code) => return code,
+            };
+            start.write(room.cast());
+            bytes
         }
-        gzerror(target, &mut code);
-    }
-    if code < 0 { code } else { Z_STREAM_ERROR }
+    })
+}
+
+/// Writes the text in the room; returns its length, or an error code.
+///
+/// # Safety
+/// The last call of [`memlift_z_print_room`] for this file succeeded, and `bytes` bytes of its room were written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memlift_z_print(target: gzFile, bytes: c_int) -> c_int {
+    // SAFETY: the caller guarantees the file, and the bytes.
+    fenced(Z_STREAM_ERROR, || unsafe { gz::print(target, bytes) })
 }

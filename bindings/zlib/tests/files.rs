@@ -4,9 +4,10 @@
 
 mod both;
 
-use both::{Libz, Random, ours, sample, system};
+use both::{Libz, Random, our_path, ours, sample, system, system_path};
+use libloading::Library;
 use libz_rs_sys::gzFile;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -183,4 +184,58 @@ fn what_is_written_is_read_by_both() {
             assert!(all == wrote, "file {number}");
         }
     }
+}
+
+type Printf = unsafe extern "C" fn(gzFile, *const c_char, ...) -> c_int;
+
+#[test]
+fn formatted_texts_are_written_as_zlib_writes_them() {
+    let Some(theirs) = system_path() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |path: &Path, libz: &Libz| {
+        // SAFETY: the library is loaded already; `gzprintf` has this type.
+        let printf: Printf = unsafe {
+            let library = Library::new(path).expect("a libz");
+            let printf = *library.get::<Printf>(b"gzprintf\0").expect("a function of libz");
+            std::mem::forget(library);
+            printf
+        };
+        let mut all = Vec::new();
+        let file_path = folder.path().join("file.gz");
+        for (mode, buffer) in [(c"wT", 100), (c"wb", 0), (c"wb", 2), (c"wb", 100), (c"ab", 9000)] {
+            let file = open(libz, &file_path, mode);
+            // SAFETY: an open file; formats fit their arguments, and texts are C strings.
+            unsafe {
+                if buffer != 0 {
+                    assert_eq!((libz.gzbuffer)(file, buffer), 0);
+                }
+                for width in
+                    [0, 1, 2, 3, 97, 98, 99, 100, 101, 4095, 4096, 8190, 8191, 8192, 8999, 9000, 20_000]
+                {
+                    let text = CString::new("x".repeat(width)).expect("no zeros");
+                    all.push((printf(file, c"%s".as_ptr(), text.as_ptr()), (libz.gztell)(file)));
+                    let number = c_int::try_from(width).expect("small");
+                    all.push((printf(file, c"%*d\n".as_ptr(), number, 42 as c_int), (libz.gztell)(file)));
+                }
+                all.push((printf(file, c"".as_ptr()), (libz.gzbuffer)(file, 100).into()));
+                // After an error nothing is written until it is cleared.
+                all.push(((libz.gzwrite)(file, c"x".as_ptr().cast(), 1 << 31), 0));
+                all.push((printf(file, c"x".as_ptr()), 0));
+                all.push((printf(file, c"".as_ptr()), 0));
+                (libz.gzclearerr)(file);
+                all.push((printf(file, c"end %d".as_ptr(), 7 as c_int), (libz.gztell)(file)));
+                all.push(((libz.gzclose)(file), 0));
+                let file = open(libz, &file_path, c"rb");
+                all.push((printf(file, c"x".as_ptr()), 0));
+                all.push((printf(file, c"".as_ptr()), 0));
+                let mut text = vec![0u8; 200_000];
+                let got = (libz.gzread)(file, text.as_mut_ptr().cast(), 200_000);
+                all.push((got, text.iter().map(|&byte| i64::from(byte)).sum()));
+                all.push(((libz.gzclose)(file), 0));
+                all.push((printf(std::ptr::null_mut(), c"x".as_ptr()), 0));
+            }
+        }
+        all
+    };
+    assert_eq!(run(&our_path(), &ours()), run(&theirs, &system().expect("it is there")));
 }

@@ -244,6 +244,102 @@ fn bits_behind_the_end_are_zlibs() {
     }
 }
 
+/// The fields of a stream that a program reads: counts, checksum, kind of the data, error text.
+fn seen(strm: &z_stream) -> (c_ulong, c_ulong, i32, Option<String>) {
+    // SAFETY: error texts are constant C strings of the library.
+    let text = (!strm.msg.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(strm.msg) });
+    (strm.total_in, strm.adler, strm.data_type, text.map(|text| text.to_string_lossy().into_owned()))
+}
+
+#[test]
+fn calls_behind_the_end_are_zlibs() {
+    let Some(theirs) = system() else { return };
+    let (message, dictionary) = (sample(5000, 1), sample(50_000, 2));
+    for (level, bits) in [(6, 15), (6, -15), (6, 31), (9, 15), (9, -12), (1, 31), (0, 15), (0, -15), (0, 31)]
+    {
+        for bytes in [0, 5000] {
+            let run = |libz: &Libz| {
+                let mut strm = empty();
+                assert_eq!(deflate_init(libz, &mut strm, level, bits, 8, 0), Z_OK);
+                assert_eq!(deflate(libz, &mut strm, &message[..bytes], 9000, Z_FINISH).0, Z_STREAM_END);
+                let mut all = vec![(Z_STREAM_END, seen(&strm))];
+                // SAFETY: the stream is initialized, its buffers are set, the dictionary is readable.
+                unsafe {
+                    for length in [0, 300, 50_000] {
+                        let code = (libz.deflateSetDictionary)(&mut *strm, dictionary.as_ptr(), length);
+                        all.push((code, seen(&strm)));
+                    }
+                    all.push(((libz.deflateSetHeader)(&mut *strm, std::ptr::null_mut()), seen(&strm)));
+                    for (level, strategy) in [(level, 0), (0, 0), (9, 0), (6, 2), (10, 0)] {
+                        all.push(((libz.deflateParams)(&mut *strm, level, strategy), seen(&strm)));
+                    }
+                    all.push((deflate(libz, &mut strm, &[], 100, Z_FINISH).0, seen(&strm)));
+                    all.push((deflate(libz, &mut strm, &[], 100, 0).0, seen(&strm)));
+                    all.push(((libz.deflateReset)(&mut *strm), seen(&strm)));
+                    all.push(((libz.deflateEnd)(&mut *strm), seen(&strm)));
+                }
+                all
+            };
+            assert_eq!(run(&ours()), run(&theirs), "level {level}, window {bits}, {bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn the_kind_of_data_is_zlibs() {
+    let Some(theirs) = system() else { return };
+    let text = b"a line of text, and one more\n".repeat(150);
+    let with = |byte: u8, at: usize| {
+        let mut bytes = text.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let messages =
+        [vec![], text.clone(), with(0, 0), with(7, 9), with(31, 4000), with(200, 7), vec![7; 9], vec![b'x']];
+    for message in &messages {
+        for level in [0, 1, 3, 6, 9] {
+            for (bits, strategy) in [(15, 0), (-15, 0), (31, 0), (9, 0), (15, 1), (15, 2), (15, 3), (15, 4)] {
+                for flushes in [&[4][..], &[0, 4], &[0, 2, 4], &[1, 4], &[0, 5, 4]] {
+                    let run = |libz: &Libz| {
+                        let mut strm = empty();
+                        assert_eq!(deflate_init(libz, &mut strm, level, bits, 8, strategy), Z_OK);
+                        let mut all = vec![strm.data_type];
+                        for (number, &flush) in flushes.iter().enumerate() {
+                            let input = if number == 0 { &message[..] } else { &[] };
+                            let (code, _) = deflate(libz, &mut strm, input, 9000, flush);
+                            all.extend([code, strm.data_type]);
+                        }
+                        // SAFETY: the stream is initialized.
+                        unsafe {
+                            assert_eq!((libz.deflateReset)(&mut *strm), Z_OK);
+                            all.push(strm.data_type);
+                            assert_eq!((libz.deflateEnd)(&mut *strm), Z_OK);
+                        }
+                        all
+                    };
+                    let case = (&message[..message.len().min(20)], level, bits, strategy, flushes);
+                    assert_eq!(run(&ours()), run(&theirs), "{case:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn checksums_begin_with_any_value_as_zlibs() {
+    let Some(theirs) = system() else { return };
+    let bytes = noise(300);
+    for start in [0, 1, 0xffff_ffff, 0xfff0_fff0, 0xfff1_fff1, 0xffff_0001, 0x1_0000_0001, !0, 0xffff_fff0] {
+        for length in [0, 1, 2, 15, 16, 17, 300] {
+            // SAFETY: the bytes are readable.
+            let [ours, theirs] = [ours(), theirs].map(|libz| unsafe {
+                ((libz.adler32)(start, bytes.as_ptr(), length), (libz.crc32)(start, bytes.as_ptr(), length))
+            });
+            assert_eq!(ours, theirs, "{start:x}, {length} bytes");
+        }
+    }
+}
+
 /// As nginx reckons its arena: from window and memory level, and nothing is ever given back.
 struct Arena {
     memory: Vec<u64>,

@@ -150,6 +150,25 @@ unsafe extern "C" fn mean_free(_: *mut c_void, memory: *mut c_void) {
 }
 
 #[test]
+fn an_init_without_memory_has_zlibs_text() {
+    let Some(theirs) = both::system() else { return };
+    for bits in [15, -15, 31] {
+        let codes = [ours(), theirs].map(|libz| {
+            let mut mean = Box::new(Mean { refuses: true, asked: 0 });
+            let mut strm = empty();
+            strm.zalloc = Some(mean_get);
+            strm.zfree = Some(mean_free);
+            strm.opaque = (&raw mut *mean).cast();
+            let deflate = (deflate_init(&libz, &mut strm, 6, bits, 8, 0), strm.msg.is_null());
+            let inflate = (both::inflate_init(&libz, &mut strm, bits), strm.msg.is_null());
+            (deflate, inflate, strm.state.is_null())
+        });
+        assert_eq!(codes[0], codes[1], "{bits}");
+        assert_eq!(codes[0].0.0, Z_MEM_ERROR);
+    }
+}
+
+#[test]
 fn deflate_asks_for_nothing_after_init() {
     let libz = ours();
     let message = sample(60_000, 9);

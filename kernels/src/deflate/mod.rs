@@ -33,6 +33,7 @@ mod checksum;
 )]
 mod code_table;
 mod codes;
+mod contents;
 #[expect(unsafe_code, reason = "reads wide and writes without a look at the room, after one look at both")]
 mod direct;
 mod effort;
@@ -62,6 +63,7 @@ mod unpack;
 
 pub use chain::{Chains, Io, Level, Strategy, Until, memory_bytes};
 pub use checksum::{adler32, crc32};
+pub use contents::Contents;
 pub use effort::Effort;
 pub use frame::{Format, bound};
 pub use pack::{Packer, TargetTooSmall};

@@ -165,6 +165,9 @@ unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
         if chains.is_ended() {
             state.status = Status::Finish;
         }
+        if let Some(contents) = chains.take_contents() {
+            super::fast::set_data_type(strm, contents);
+        }
         state.count_input(&input[..read]);
         strm::consume_input(strm, read);
         strm::advance_output(strm, written);
@@ -179,7 +182,6 @@ unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
 unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the caller guarantees the stream; the program keeps its header valid until the start of the frame is written.
     unsafe {
-        super::fast::set_data_type(strm);
         if !state.head.is_null() && state.settings.wrap == Wrap::Gzip {
             if !gzip_front(state, strm) {
                 return false;

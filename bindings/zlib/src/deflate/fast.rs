@@ -18,12 +18,10 @@ use crate::strm::{self, fail};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use libz_rs_sys::{Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_TEXT, z_stream};
-use memlift_kernels::deflate::{self, Effort, Flush, Format, PackStream};
+use memlift_kernels::deflate::{self, Contents, Effort, Flush, Format, PackStream};
 
 /// Largest message that is packed by `at_once`: one block, the same that a session makes of it.
 const AT_ONCE_BYTES: usize = 32 << 10;
-/// Number of bytes that decide about `data_type`.
-const LOOK_BYTES: usize = 1024;
 
 /// Returns the rank of a flush in zlib's order.
 fn rank(flush: c_int) -> c_int {
@@ -68,7 +66,6 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
                 (state.route, state.last_flush) = (old_route, old_flush);
                 return None;
             }
-            set_data_type(strm);
             let (front, bytes) = state.settings.front();
             let written = strm::write(strm, &front[..bytes]);
             state.pending.push(&front[written..bytes]);
@@ -117,7 +114,6 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. The packer has
     // initialized the bytes that it counts as written.
     unsafe {
-        set_data_type(strm);
         let (source, output) = (strm::input(strm), strm::output(strm));
         let bound = deflate::bound(format, source.len());
         let direct = output.len() >= bound;
@@ -149,6 +145,7 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             state.pending.push(&whole.scratch[written..]);
         }
         state.total = source.len() as u64;
+        set_data_type(strm, Contents::of(source));
         strm::consume_input(strm, source.len());
         if settings.wrap != Wrap::Raw {
             (*strm).adler = state.sum.into();
@@ -249,6 +246,15 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
                 stream.set_history(past);
             }
             let waiting = state.window.bytes();
+            if (*strm).data_type == strm::UNKNOWN {
+                let contents = match (Contents::of(waiting), Contents::of(source)) {
+                    (first, _) if source.is_empty() => first,
+                    (_, second) if waiting.is_empty() => second,
+                    (Contents::Text, Contents::Text) => Contents::Text,
+                    _ => Contents::Binary,
+                };
+                set_data_type(strm, contents);
+            }
             let first = if source.is_empty() { flush } else { Flush::None };
             if !waiting.is_empty() || source.is_empty() {
                 push(&mut stream, waiting, first, strm, &mut state.pending);
@@ -312,23 +318,15 @@ fn save_history(window: &mut Buffer, came: &[u8], bytes: usize) {
     window.at = window.end;
 }
 
-/// Sets `data_type` from the first bytes, by zlib's definition of text.
+/// Sets `data_type`, unless an earlier block has set it.
 ///
 /// # Safety
-/// `strm` is valid, and so is its input.
-pub unsafe fn set_data_type(strm: *mut z_stream) {
-    // SAFETY: the caller guarantees the stream and its input.
+/// `strm` is valid.
+pub unsafe fn set_data_type(strm: *mut z_stream, contents: Contents) {
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
-        let source = strm::input(strm);
-        let source = &source[..source.len().min(LOOK_BYTES)];
-        if !source.is_empty() {
-            let odd = |byte: u8| matches!(byte, 0..=6 | 14..=25 | 28..=31);
-            let plain = |byte: u8| matches!(byte, 9 | 10 | 13 | 32..);
-            let mut seen = (false, false);
-            for &byte in source {
-                seen = (seen.0 | odd(byte), seen.1 | plain(byte));
-            }
-            (*strm).data_type = if !seen.0 && seen.1 { Z_TEXT } else { Z_BINARY };
+        if (*strm).data_type == strm::UNKNOWN {
+            (*strm).data_type = if contents == Contents::Text { Z_TEXT } else { Z_BINARY };
         }
     }
 }

@@ -72,8 +72,14 @@ pub unsafe extern "C" fn deflateInit2_(
         };
         begin(strm);
         let memory = Memory::of(strm);
-        let Some(state) = memory.make(|| Deflate::new(strm, memory, settings)) else {
-            return fail(strm, Z_MEM_ERROR);
+        let mut has_state = false;
+        let made = memory.make(|| {
+            has_state = true;
+            Deflate::new(strm, memory, settings)
+        });
+        let Some(state) = made else {
+            // If there is no memory for the state itself, zlib sets no text.
+            return if has_state { fail(strm, Z_MEM_ERROR) } else { Z_MEM_ERROR };
         };
         (*strm).state = state.as_ptr().cast();
         (*strm).adler = settings.wrap.first_sum();
@@ -198,8 +204,11 @@ pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: 
         let (before, after) = (state.settings, Level::of(settings.level as usize));
         let same = before.strategy == settings.strategy && state.level().is_like(&after);
         // Input given before the change is packed with the old settings, as in zlib.
-        if !same && state.last_flush != -2 && state.status != Status::Finish {
-            if (*strm).next_out.is_null() || ((*strm).avail_in != 0 && (*strm).next_in.is_null()) {
+        if !same && state.last_flush != -2 {
+            if (*strm).next_out.is_null()
+                || ((*strm).avail_in != 0 && (*strm).next_in.is_null())
+                || state.status == Status::Finish
+            {
                 return fail(strm, Z_STREAM_ERROR);
             }
             if pack(state, strm, Z_BLOCK) == Z_STREAM_ERROR {
@@ -236,7 +245,15 @@ pub unsafe extern "C" fn deflateSetDictionary(
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let wrap = state.settings.wrap;
-        if dictionary.is_null() || wrap == Wrap::Gzip {
+        if dictionary.is_null() {
+            return Z_STREAM_ERROR;
+        }
+        if state.is_over() {
+            // zlib takes it as history that no block will refer to.
+            (*strm).total_in += c_ulong::from(bytes).min(state.settings.window_bytes() as c_ulong);
+            return Z_OK;
+        }
+        if wrap == Wrap::Gzip {
             return Z_STREAM_ERROR;
         }
         let waiting = state.chains.as_ref().map_or(state.window.bytes().len(), Chains::ahead);
@@ -304,7 +321,7 @@ pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> 
     // SAFETY: `strm` is null, or a valid stream that no other thread uses, as zlib.h demands; `head` is only stored.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        if state.settings.wrap != Wrap::Gzip {
+        if state.settings.wrap != Wrap::Gzip || state.is_over() {
             return Z_STREAM_ERROR;
         }
         state.head = head;

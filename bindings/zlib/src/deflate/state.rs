@@ -138,6 +138,11 @@ impl Deflate {
         self.tuned.unwrap_or(Level::of(self.settings.level as usize))
     }
 
+    /// Returns true if the message has ended, with the end of its frame; bytes of it may still wait for room.
+    pub fn is_over(&self) -> bool {
+        self.ended || self.route == Route::Fast && self.status == Status::Finish
+    }
+
     /// Returns true if packed bytes wait for room.
     pub fn has_pending(&self) -> bool {
         match &self.chains {

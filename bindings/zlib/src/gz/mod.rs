@@ -13,8 +13,7 @@ mod place;
 mod read;
 mod write;
 
-pub use place::gzerror;
-pub use write::gzwrite;
+pub use write::{print, print_room};
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;

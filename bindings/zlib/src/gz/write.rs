@@ -181,6 +181,44 @@ impl Gz {
     }
 }
 
+/// Returns the address and the size of the room for a text that [`print`] writes, or an error code.
+///
+/// # Safety
+/// `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it.
+pub unsafe fn print_room(file: gzFile) -> Result<(*mut u8, c_int), c_int> {
+    // SAFETY: the caller guarantees the file. The input buffer has twice `size` bytes, of which at most `size` are used.
+    unsafe {
+        let Some(gz) = writable(file) else { return Err(Z_STREAM_ERROR) };
+        if gz.size == 0 && gz.begin().is_err() || gz.fill_gap().is_err() {
+            return Err(gz.error);
+        }
+        Ok((gz.input_end().0, gz.size as c_int))
+    }
+}
+
+/// Writes the `bytes` bytes at the start of the room; returns their number, or an error code.
+///
+/// # Safety
+/// The conditions of [`print_room`], which was called just before; the bytes were written, and are fewer than the room has.
+pub unsafe fn print(file: gzFile, bytes: c_int) -> c_int {
+    // SAFETY: the caller guarantees the file, and the bytes; the bytes beyond `size` lie in the second half of the input buffer.
+    unsafe {
+        let Some(gz) = writable(file) else { return Z_STREAM_ERROR };
+        gz.strm.avail_in += bytes as c_uint;
+        gz.at += i64::from(bytes);
+        if gz.strm.avail_in >= gz.size {
+            let rest = gz.strm.avail_in - gz.size;
+            gz.strm.avail_in = gz.size;
+            if gz.pack(Z_NO_FLUSH).is_err() {
+                return gz.error;
+            }
+            ptr::copy(gz.input.add(gz.size as usize), gz.input, rest as usize);
+            (gz.strm.next_in, gz.strm.avail_in) = (gz.input, rest);
+        }
+        bytes
+    }
+}
+
 /// Returns the file of a handle that is open for writing and has no error.
 unsafe fn writable<'a>(file: gzFile) -> Option<&'a mut Gz> {
     // SAFETY: the caller of the exported function guarantees that `file` is null, or from gzopen or gzdopen and not closed, and

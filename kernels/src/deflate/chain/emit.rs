@@ -10,6 +10,7 @@ use super::{Chains, Codes, Io, PENDING_BYTES};
 use crate::deflate::bits::Bits;
 use crate::deflate::block::{Plan, stored_bits};
 use crate::deflate::code_table::{FIXED, Table};
+use crate::deflate::contents::Contents;
 use core::mem::MaybeUninit;
 
 /// The part of a block that is still to be written.
@@ -65,6 +66,9 @@ impl Chains {
         let end = self.start - usize::from(self.available);
         let stored = usize::try_from(self.block).ok().filter(|from| end - from <= STORED_BYTES);
         self.block = end as isize;
+        if self.level.method != SearchMethod::Stored && self.contents.is_none() {
+            self.contents = Some(Contents::of_literals(&self.codes().counts));
+        }
         let counts = &self.codes().counts;
         let stored_size = stored.map_or(usize::MAX, |from| stored_bits(self.count, end - from));
         if self.level.method == SearchMethod::Stored && self.used == 0 {

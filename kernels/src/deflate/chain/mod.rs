@@ -17,6 +17,7 @@ mod search;
 pub use level::{Level, Strategy};
 
 use super::code_table::{Counts, Table};
+use super::contents::Contents;
 use super::isa::has_avx2;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -104,6 +105,8 @@ pub struct Chains {
     shortest: usize,
     /// True if the last block was begun.
     ended: bool,
+    /// Kind of the literals of the first block since the last [`take_contents`](Chains::take_contents).
+    contents: Option<Contents>,
     used: usize,
     emit: Emit,
     hold: u64,
@@ -217,6 +220,7 @@ impl Chains {
                 block: history as isize,
                 hashed: 0,
                 ended: false,
+                contents: None,
                 length: 0,
                 match_at: 0,
                 available: false,
@@ -284,6 +288,11 @@ impl Chains {
     /// Returns true if the last block was begun; no more input is read then.
     pub fn is_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Returns the kind of the literals of the first block that was begun since the last call, if one was; blocks of level 0 have none.
+    pub fn take_contents(&mut self) -> Option<Contents> {
+        self.contents.take()
     }
 
     /// Returns the history in the window, at most one window.
