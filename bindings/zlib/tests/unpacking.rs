@@ -51,6 +51,35 @@ fn in_place_works_as_with_zlib() {
     }
 }
 
+/// Programs that know how long a message is say that there is room without end: nothing behind the message is touched.
+#[test]
+fn room_that_is_not_there_is_not_touched() {
+    let line = |number: usize| format!("10:{:02} GET /item/{} 200 us\n", number % 60, number * 7919 % 99_991);
+    let message = (0..9000).map(line).collect::<String>().into_bytes();
+    let page = 4096;
+    let pages = message.len().next_multiple_of(page);
+    for libz in [Some(ours()), system()].into_iter().flatten() {
+        let packed = pack(&libz, 6, 15, &message);
+        let mut strm = empty();
+        assert_eq!(both::inflate_init(&libz, &mut strm, 15), Z_OK);
+        // SAFETY: new memory, whose last page nobody may touch; the message ends before that page. The stream is initialized.
+        unsafe {
+            let (read, shared) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let base = libc::mmap(std::ptr::null_mut(), pages + page, read, shared, -1, 0).cast::<u8>();
+            assert!(!base.cast::<libc::c_void>().eq(&libc::MAP_FAILED));
+            assert_eq!(libc::mprotect(base.add(pages).cast(), page, libc::PROT_NONE), 0);
+            let target = base.add(pages - message.len());
+            (strm.next_in, strm.avail_in) = (packed.as_ptr(), packed.len() as u32);
+            (strm.next_out, strm.avail_out) = (target, u32::MAX);
+            assert_eq!((libz.inflate)(&mut *strm, Z_FINISH), Z_STREAM_END);
+            assert_eq!((libz.inflateEnd)(&mut *strm), Z_OK);
+            assert!(std::slice::from_raw_parts(target, message.len()) == message);
+            assert_eq!(libc::munmap(base.cast(), pages + page), 0);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -76,6 +76,8 @@ enum Used {
 const SUMMED_BYTES: usize = 16 << 10;
 /// Bytes of output of a block after which it gets a wide table, which takes about as long to fill as these bytes take to unpack.
 const LONG_BYTES: usize = 6 << 10;
+/// Programs that know the length of a message say that there is as much room as a number can hold; zlib touches the message's bytes only.
+const CREDIBLE_ROOM_BYTES: usize = 1 << 30;
 /// Order in which the lengths of the code length code are stored.
 const ORDER: [u8; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 const LENGTHS: usize = 286 + 32;
@@ -630,7 +632,7 @@ impl Decoder {
             next: self.next,
             most: io.most_distance,
         };
-        let exact = io.most_distance != usize::MAX || overlap(io);
+        let exact = io.most_distance != usize::MAX || io.room > CREDIBLE_ROOM_BYTES || overlap(io);
         // A symbol that an earlier call began is counted for `inflateMark`.
         let mut marked = true;
         // SAFETY: the caller guarantees the buffers; every read and write is checked against `have` and `room`; the tables are
