@@ -29,6 +29,54 @@ BadGzipFile = _standard.BadGzipFile
 _open_alone = open  # noqa: F821: the interpreter's
 
 
+class _GzipReader(_GzipReader):  # noqa: F821: the interpreter's
+    """The interpreter's reader of gzip files. The data of a member is unpacked into the caller's buffer, and summed there."""
+
+    def __init__(self, fp):
+        super().__init__(fp)
+        self._decomp_factory = zlib._Member
+        self._decompressor = zlib._Member(**self._decomp_args)
+
+    def _next(self, take):
+        """Goes on to a member that is not at its end, and returns what `take` gives of it; 0 at the end of the file."""
+        while True:
+            member = self._decompressor
+            if member.eof:
+                self._read_eof()
+                self._new_member = True
+                member = self._decompressor = self._decomp_factory(**self._decomp_args)
+            if self._new_member:
+                self._init_read()
+                if not self._read_gzip_header():
+                    self._size = self._pos
+                    return 0
+                self._new_member = False
+            found = take(member)
+            if member.eof:
+                self._crc, self._stream_size = member.check
+                if unused := member.unused_data:
+                    self._fp.prepend(unused)
+            if found:
+                return found
+
+    def readinto(self, b):
+        with memoryview(b) as view, view.cast("B") as target:
+            if not target:
+                return 0
+            size = self._next(lambda member: member.readinto(self._fp.read, target))
+        self._pos += size
+        return size
+
+    def read(self, size=-1):
+        if size < 0:
+            return self.readall()
+        if not size:
+            return b""
+        data = self._next(lambda member: member.read(self._fp.read, size)) or b""
+        self._pos += len(data)
+        return data
+
+
 def open(  # noqa: A001: the name that it has in gzip
     filename,
     mode="rb",
@@ -49,11 +97,11 @@ def open(  # noqa: A001: the name that it has in gzip
     """
     if threads < 0:
         raise ValueError(f"threads={threads}: give 0 or more")
+    if not threads and index is None:
+        return _open_alone(filename, mode, compresslevel, encoding, errors, newline)
     writes = not mode.startswith("r")
     if index is not None and not (threads and writes):
         raise ValueError("index is for files that are written with threads")
-    if not threads:
-        return _open_alone(filename, mode, compresslevel, encoding, errors, newline)
     if mode.startswith("a"):
         raise ValueError("threads cannot append: write a file of its own; gzip files may be joined by cat")
     from memlift._blocks import Reader, Writer

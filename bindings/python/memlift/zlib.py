@@ -45,7 +45,7 @@ from zlib import (
 
 from memlift import _native
 from memlift._libraries import libraries as _libraries
-from memlift._native import _ZlibDecompressor
+from memlift._native import _Member, _ZlibDecompressor  # noqa: F401: memlift.gzip uses them
 
 if _TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -97,13 +97,15 @@ def decompressobj(wbits: int = MAX_WBITS, zdict: Buffer = b"") -> _native._Decom
 
 def crc32(data: Buffer, value: int = 0, /) -> int:
     """Returns the CRC-32 of `data`, going on from `value`, as `zlib.crc32`."""
-    return _native._zlib_crc32(data, value & 0xFFFF_FFFF)
+    return _native._zlib_crc32(data, value)
 
 
 def adler32(data: Buffer, value: int = 1, /) -> int:
     """Returns the Adler-32 of `data`, going on from `value`, as `zlib.adler32`."""
-    return _native._zlib_adler32(data, value & 0xFFFF_FFFF)
+    return _native._zlib_adler32(data, value)
 
+
+__version__: str = getattr(_standard, "__version__", "1.0")
 
 _swapped: list[tuple[dict[str, object], str, object, object]] = []
 """What `patch` has replaced: names of a module, a name among them, what it named and names now."""

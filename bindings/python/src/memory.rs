@@ -48,6 +48,11 @@ impl Span {
         Span(self.0.wrapping_add(bytes), rest)
     }
 
+    /// Returns the first `bytes` bytes, or all if there are fewer.
+    pub fn first(self, bytes: usize) -> Span {
+        Span(self.0, self.1.min(bytes))
+    }
+
     /// Returns the address of the first byte.
     pub fn start(self) -> *mut u8 {
         self.0
@@ -117,6 +122,25 @@ impl Drop for Fresh<'_> {
     }
 }
 
+/// Least memory for which huge pages are asked: as much as numpy has for its arrays.
+const LEAST_BYTES: usize = 4 << 20;
+/// Bytes of the smallest page of any kernel that runs this.
+const PAGE_BYTES: usize = 4096;
+
+/// Asks the kernel for huge pages in new memory. Much of the time to fill new memory goes into page faults, of which there are
+/// then 512 times fewer. The range has the pages at both ends as well: if it had only a part of a mapping, malloc could not move
+/// the mapping any more, and would copy its bytes to make it longer.
+fn ask_for_huge_pages(memory: Span) {
+    if memory.bytes() >= LEAST_BYTES {
+        let start = memory.start().addr() / PAGE_BYTES * PAGE_BYTES;
+        let end = (memory.start().addr() + memory.bytes()).next_multiple_of(PAGE_BYTES);
+        // SAFETY: contents stay, and the pages hold the memory. An error only means pages of the usual size.
+        unsafe {
+            libc::madvise(memory.start().with_addr(start).cast(), end - start, libc::MADV_HUGEPAGE);
+        }
+    }
+}
+
 impl<'py> Output<'py> {
     /// Borrows the caller's `out`, or creates a bytes object of `bytes` bytes.
     pub fn new(py: Python<'py>, out: Option<&Bound<'py, PyAny>>, bytes: usize) -> PyResult<Output<'py>> {
@@ -138,7 +162,9 @@ impl<'py> Output<'py> {
         if object.is_null() {
             return Err(PyErr::fetch(py));
         }
-        Ok(Output::Fresh(Fresh { object, bytes, gil: PhantomData }))
+        let output = Output::Fresh(Fresh { object, bytes, gil: PhantomData });
+        ask_for_huge_pages(output.span());
+        Ok(output)
     }
 
     /// Returns the address and length of the memory to write to.
@@ -164,6 +190,7 @@ impl<'py> Output<'py> {
             return Err(PyErr::fetch(py));
         }
         fresh.bytes = bytes;
+        ask_for_huge_pages(self.span());
         Ok(())
     }
 
