@@ -7,7 +7,8 @@
     app = aiohttp.web.Application(middlewares=[memlift.web.aiohttp_compress()])
 
 - **Encodings** zstd and gzip, as the client prefers; between equals the first of `encodings`
-- **Loop** what would take about a millisecond or longer is packed by a worker thread, without the GIL; other requests go on meanwhile
+- **Loop** what would take about a millisecond or longer is packed by a worker thread, without the GIL; other requests go on meanwhile. gzip gives its core up
+  after each 128 KiB: on a core of its own the loop would have waited for the end of the thread's time slice, several milliseconds
 - **Streams** each piece is sent when it comes: gzip, flushed
 - **Left alone** answers that are short, encoded already, partial (206), without a body, marked `no-transform`, or of types that are packed by themselves
 """
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -30,6 +32,9 @@ ENCODINGS = ("zstd", "gzip")
 
 _INLINE_BYTES = 64 * 1024
 """Shorter bodies are packed in the loop: it takes less than a millisecond, and a thread's wake is not free."""
+
+_PIECE_BYTES = 128 * 1024
+"""Bytes that a worker packs, in about half a millisecond, before it lets other threads run on its core."""
 
 _PACKED = ("image/", "video/", "audio/", "font/woff", "application/zip", "application/gzip", "application/zstd", "application/x-7z", "application/pdf")
 _TEXT_IMAGES = ("image/svg", "image/bmp", "image/x-icon", "image/vnd.microsoft.icon")
@@ -63,9 +68,23 @@ def preferred(accepted: str, encodings: Iterable[str] = ENCODINGS) -> str | None
 
 
 def _pack(body: bytes, encoding: str, level: int) -> bytes:
-    if encoding == "gzip":
+    if encoding == "gzip" and len(body) <= _PIECE_BYTES:
         return zlib.compress(body, level, 31)
+    if encoding == "gzip":
+        packer = zlib.compressobj(level, wbits=31)
+        return b"".join([*_pieces(packer, body), packer.flush()])
     return transform.pack(body, "zstd", "fast" if level < 4 else "default" if level < 7 else "small")
+
+
+def _pieces(packer: Any, body: bytes) -> list[bytes]:
+    """Packs a body piece by piece; between two, threads that wait for this core run."""
+    parts = []
+    with memoryview(body) as view:
+        for at in range(0, len(view), _PIECE_BYTES):
+            if at:
+                os.sched_yield()
+            parts.append(packer.compress(view[at : at + _PIECE_BYTES]))
+    return parts
 
 
 async def _packed(body: bytes, encoding: str, level: int) -> bytes:
@@ -206,8 +225,9 @@ class _Answer:
         packer = self._packer
 
         def pack() -> bytes:
-            found: bytes = packer.compress(body) + packer.flush(zlib.Z_SYNC_FLUSH if more else zlib.Z_FINISH)
-            return found
+            parts = _pieces(packer, body)
+            end = packer.flush(zlib.Z_SYNC_FLUSH if more else zlib.Z_FINISH)
+            return b"".join([*parts, end])
 
         if more and not body:
             return b""

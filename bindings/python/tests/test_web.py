@@ -124,3 +124,15 @@ def test_wrong_arguments_are_named() -> None:
             web.Compress(None, **arguments)
         with pytest.raises(ValueError, match=next(iter(arguments))):
             web.aiohttp_compress(**arguments)
+
+
+@pytest.mark.parametrize("size", [0, 1, 128 << 10, (128 << 10) + 1, 3 << 20])
+def test_a_worker_gives_its_core_up_between_pieces(monkeypatch, size) -> None:
+    yields = []
+    monkeypatch.setattr(web.os, "sched_yield", lambda: yields.append(None))
+    body = (b'{"id": 17, "name": "user 17", "value": 2.4285714285714284}, ' * (size // 60 + 1))[:size]
+    packed = web._pack(body, "gzip", 6)
+    assert zlib.decompress(packed, 31) == body
+    assert len(yields) == max(-(-size // (128 << 10)) - 1, 0)
+    # Pieces cost no bytes.
+    assert packed == memlift.zlib.compress(body, 6, 31)
