@@ -239,3 +239,27 @@ fn formatted_texts_are_written_as_zlib_writes_them() {
     };
     assert_eq!(run(&our_path(), &ours()), run(&theirs, &system().expect("it is there")));
 }
+
+#[test]
+fn flushes_end_with_the_smallest_buffers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (libz, path) = (ours(), folder.path().join("file.gz"));
+    let message = sample(3000, 3);
+    for (buffer, flush) in (1..10).flat_map(|buffer| (1..5).map(move |flush| (buffer, flush))) {
+        let file = open(&libz, &path, c"wb");
+        let mut back = vec![0u8; 3001];
+        // SAFETY: open files; pointers and lengths are those of the message and the buffer.
+        unsafe {
+            assert_eq!((libz.gzbuffer)(file, buffer), 0);
+            for piece in message.chunks(1000) {
+                assert_eq!((libz.gzwrite)(file, piece.as_ptr().cast(), 1000), 1000);
+                assert_eq!((libz.gzflush)(file, flush), 0);
+            }
+            assert_eq!((libz.gzclose)(file), 0);
+            let file = open(&libz, &path, c"rb");
+            assert_eq!((libz.gzread)(file, back.as_mut_ptr().cast(), 3001), 3000);
+            assert_eq!((libz.gzclose)(file), 0);
+        }
+        assert!(back[..3000] == message, "buffer {buffer}, flush {flush}");
+    }
+}

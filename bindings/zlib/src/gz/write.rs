@@ -14,11 +14,15 @@ use libz_rs_sys::{
 /// An error that is already recorded in the file.
 struct Failed;
 
+/// Smallest output buffer. A flush whose mark does not fit into the buffer would write another one in each turn, without an end.
+const LEAST_OUTPUT_BYTES: c_uint = 8;
+
 impl Gz {
     /// Allocates the buffers and initializes the stream.
     unsafe fn begin(&mut self) -> Result<(), Failed> {
         let want = self.want as usize;
-        if !self.get_buffers(2 * want, if self.direct { 0 } else { want }) {
+        let output = self.want.max(LEAST_OUTPUT_BYTES) as usize;
+        if !self.get_buffers(2 * want, if self.direct { 0 } else { output }) {
             return Err(Failed);
         }
         if !self.direct {
@@ -33,7 +37,7 @@ impl Gz {
                 return Err(Failed);
             }
             self.strm.next_in = ptr::null();
-            (self.strm.next_out, self.strm.avail_out) = (self.output, self.want);
+            (self.strm.next_out, self.strm.avail_out) = (self.output, output as c_uint);
             self.next = self.output;
         }
         self.size = self.want;
@@ -82,7 +86,8 @@ impl Gz {
                     self.put(self.next, self.strm.next_out)?;
                     self.next = self.strm.next_out;
                     if self.strm.avail_out == 0 {
-                        (self.strm.next_out, self.strm.avail_out) = (self.output, self.size);
+                        let bytes = self.size.max(LEAST_OUTPUT_BYTES);
+                        (self.strm.next_out, self.strm.avail_out) = (self.output, bytes);
                         self.next = self.output;
                     }
                 }
