@@ -242,6 +242,7 @@ class _Ahead(io.RawIOBase):
 
     def __init__(self, file, threads):
         self._file, self._threads, self._most, self._pid = file, threads, 3 * threads + 2, os.getpid()
+        self._spare = []
         self._start = file.tell() if getattr(file, "seekable", lambda: False)() else None
         self._position = 0
         self._begin()
@@ -319,20 +320,18 @@ class _Ahead(io.RawIOBase):
                 data += file.read(1)
             if data[:2] != b"\x1f\x8b":
                 raise _standard.BadGzipFile(f"Not a gzipped file ({data[:2]!r})")
-            is_first, member = False, zlib.decompressobj(31)
+            is_first, member, first = False, zlib._Member(31), [data]
             while not member.eof:
-                if not data and not (data := file.read(PACKED_BYTES)):
-                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+                buffer = self._spare.pop() if self._spare else bytearray(READ_BYTES)
                 try:
-                    piece = member.decompress(data, READ_BYTES)
+                    size = member.readinto(lambda _, first=first: first.pop() if first else file.read(PACKED_BYTES), buffer)
                 except zlib.error as error:
                     if "incorrect data check" in str(error) or "incorrect length check" in str(error):
                         raise _standard.BadGzipFile(f"CRC check failed: {error}") from error
                     raise
-                data = member.unconsumed_tail
-                if piece:
+                if size:
                     done = concurrent.futures.Future()
-                    done.set_result(piece)
+                    done.set_result(memoryview(buffer)[:size])
                     yield done
             data = member.unused_data
 
@@ -367,10 +366,15 @@ class _Ahead(io.RawIOBase):
                     self._ready.appendleft(future)
                     raise
         part = self._piece[self._at : self._at + len(target)]
-        target[: len(part)] = part
-        self._at += len(part)
-        self._position += len(part)
-        return len(part)
+        size = len(part)
+        target[:size] = part
+        self._at += size
+        self._position += size
+        if self._at == len(self._piece) and isinstance(self._piece, memoryview):
+            # The next pieces go into the same memory: new memory would be faulted in page by page.
+            self._spare.append(self._piece.obj)
+            self._piece, self._at = b"", 0
+        return size
 
     def seek(self, offset, whence=io.SEEK_SET):
         """Goes to a place of the unpacked bytes, backwards by unpacking from the start again."""

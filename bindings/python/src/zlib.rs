@@ -642,6 +642,8 @@ struct MemberState {
     /// True if the last output filled its target, so there may be more without another piece.
     has_more: bool,
     is_at_end: bool,
+    /// True for raw data, whose checksum the library does not compare.
+    sums: bool,
     /// CRC-32 and number of the bytes unpacked.
     sum: u32,
     bytes: u64,
@@ -664,7 +666,10 @@ impl MemberState {
                 #[expect(unsafe_code, reason = "hands the memory of two Python objects to the library")]
                 let ran = unsafe {
                     let ran = self.stream.run(rest.after(read), part, Z_SYNC_FLUSH);
-                    self.sum = libz::crc32(self.sum, std::slice::from_raw_parts(part.start(), ran.written));
+                    if self.sums {
+                        self.sum =
+                            libz::crc32(self.sum, std::slice::from_raw_parts(part.start(), ran.written));
+                    }
                     ran
                 };
                 read += ran.read;
@@ -731,6 +736,7 @@ impl Member {
             read: 0,
             has_more: false,
             is_at_end: false,
+            sums: wbits < 0,
             sum: 0,
             bytes: 0,
         };
