@@ -23,7 +23,12 @@ const OURS: usize = 8;
 static NUMBERS: [AtomicI32; OURS] = [const { AtomicI32::new(NONE) }; OURS];
 
 fn is_ours(fd: c_int) -> bool {
-    fd >= 0 && start::covered() && !inside() && NUMBERS.iter().any(|number| number.load(Relaxed) == fd)
+    start::covered() && !inside() && is_registered(fd)
+}
+
+/// Returns true if a descriptor is this library's.
+pub fn is_registered(fd: c_int) -> bool {
+    fd >= 0 && NUMBERS.iter().any(|number| number.load(Relaxed) == fd)
 }
 
 /// Notes that a descriptor is this library's.

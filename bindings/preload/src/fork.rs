@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memlift_zmem::pager::Pager;
 
 use crate::thread::{Quiet, current};
-use crate::trap::Scene;
+use crate::trap::{self, Scene};
 use crate::{heap, held, marks, stacks, start};
 
 fn still(pager: &Pager) {
@@ -65,6 +65,32 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         }
     }
     result
+}
+
+/// Performs a fork by `syscall`, which no hook of libc sees. Returns `None` if there is no pager.
+pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    let pager = Pager::get()?;
+    if number as i64 == libc::SYS_clone && arguments[1] != 0 {
+        // A child that begins on a stack of its own returns to nowhere from this function.
+        return Some(-(libc::EINVAL as isize));
+    }
+    if pager.active() || !begin() {
+        let result = trap::perform_now(pager, number, arguments);
+        if result == 0 {
+            start::start_evictor_if_due();
+        }
+        return Some(result);
+    }
+    // SAFETY: the call is the program's own. The gate makes it, so it is not trapped; the pager is locked.
+    let result = unsafe { crate::gate::call(number, arguments) };
+    after(result == 0);
+    Some(result)
+}
+
+/// Locks the pager for a fork of a dormant process. Returns false if the process is active by now; then a trap does that.
+pub fn begin() -> bool {
+    prepare();
+    current().forking.load(Relaxed) == 1
 }
 
 /// Hook that libc runs before its fork.

@@ -17,7 +17,7 @@ use memlift_zmem::pager::Pager;
 
 use crate::activate::{self, for_entries, for_lines};
 use crate::trap::in_arena;
-use crate::{rings, sys, words};
+use crate::{descriptors, processes, rings, sys, words};
 
 /// Ranges that are pinned for good. They do not overlap.
 static KEPT: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
@@ -109,9 +109,10 @@ pub fn refuse(what: &[&CStr]) -> ! {
 
 /// Finds memory that the kernel holds on to; `buffer` is used for reading.
 pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
+    processes::refuse_sharing();
     let moves = pager.sees_pins();
     let (entries, buffer) = buffer.split_at_mut(buffer.len() / 2);
-    let mut known_bytes = 0;
+    let (mut known_bytes, mut user_faults) = (0, false);
     for_entries(c"/proc/self/fd", entries, |number| {
         let Some(fd) = std::str::from_utf8(number).ok().and_then(|text| text.parse::<usize>().ok()) else {
             return;
@@ -125,6 +126,8 @@ pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
             known_bytes += rings::adopt_ring(pager, fd, number, moves, buffer);
             // Some kernels do not pin the memory that a ring sends from.
             pager.stop_recycling();
+        } else if name == b"anon_inode:[userfaultfd]" && !descriptors::is_registered(fd as i32) {
+            user_faults = true;
         } else if begins(name, REACHING) {
             refuse(&[c"a virtual machine or a device of its own is open"]);
         } else if begins(name, PINNING) && !moves {
@@ -140,6 +143,9 @@ pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
             pager.stop_recycling();
         }
     });
+    if user_faults && has_watched_memory(buffer) {
+        refuse(&[c"it answers faults in its memory itself (userfaultfd), and a page has one pager only"]);
+    }
     if moves {
         return;
     }
@@ -155,6 +161,20 @@ pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
             c"memory is pinned (VmPin), and this kernel does not say which (userfaultfd MOVE, Linux 6.8)",
         ]);
     }
+}
+
+/// Returns true if a mapping in the arena is registered with a userfaultfd. This library has registered none yet.
+fn has_watched_memory(buffer: &mut [u8]) -> bool {
+    let (mut inside, mut found) = (false, false);
+    for_lines(c"/proc/self/smaps", buffer, |line| {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let has = |flag: &[u8]| flags.windows(flag.len()).any(|window| window == flag);
+            found |= inside && (has(b" um") || has(b" uw") || has(b" ui"));
+        } else if line.iter().position(|&byte| byte == b'-').is_some_and(|dash| dash <= 16) {
+            inside = in_arena(activate::hexadecimal(line) as usize);
+        }
+    });
+    found
 }
 
 /// Returns the number of bytes that are pinned according to the kernel.

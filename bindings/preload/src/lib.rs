@@ -30,6 +30,8 @@ pub mod allocator;
 pub mod memory;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod locked;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod whole;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod marks;
 #[expect(unsafe_code, reason = "exports a C interface; handles signals")]
@@ -54,10 +56,20 @@ pub mod stacks;
 pub mod transfer;
 #[expect(unsafe_code, reason = "reads the program's vectors")]
 pub mod vector;
+#[expect(unsafe_code, reason = "reads the program's structures")]
+pub mod named;
 #[expect(unsafe_code, reason = "copies the program's texts")]
 pub mod exec;
 #[expect(unsafe_code, reason = "forks")]
 pub mod fork;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod processes;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod itself;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod ending;
+#[expect(unsafe_code, reason = "resets a lock in the child of a fork")]
+pub mod spliced;
 #[expect(unsafe_code, reason = "reads a list of the C library's")]
 pub mod robust;
 #[expect(unsafe_code, reason = "makes system calls")]

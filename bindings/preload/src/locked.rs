@@ -3,10 +3,10 @@
 //!
 //! - **Flow** [`lock`] brings the range back and pins it ──▶ the kernel's own call, for its limit and for `VmLck` ──▶ the
 //!   range is noted ──`munlock`, or the range is unmapped, moved or mapped over──▶ [`release`]
-//! - **Layout** one list of ranges that do not overlap; each has its pins
+//! - **Layout** one list of ranges that do not overlap; each has its pins, except for those of `MLOCK_ONFAULT`: they have only
+//!   the kernel's lock, which makes pages stay if pages are moved out (UFFDIO_MOVE)
 //! - **Owner** the child of a fork begins with an empty list, as locks are not inherited
-//! - **Not here** `MLOCK_ONFAULT` and `mlockall`: they have only the kernel's lock, which makes pages stay if pages are moved
-//!   out (UFFDIO_MOVE)
+//! - **Not here** `mlockall`: `whole`
 
 use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::{Pager, Pins};
@@ -20,8 +20,8 @@ const ONFAULT: usize = 1;
 struct Locked {
     start: usize,
     end: usize,
-    /// The pins of the range, held as long as it is locked.
-    _pins: Pins<'static>,
+    /// The pins of the range, held as long as it is locked; none with `MLOCK_ONFAULT`.
+    pins: Option<Pins<'static>>,
 }
 
 static LOCKED: Lock<Vec<Locked>> = Lock::new(Vec::new());
@@ -71,11 +71,37 @@ pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -
     // touched.
     let result = unsafe { sys!(libc::SYS_mlock2, start, end - start, flags) };
     drop(writable);
-    if let (0, Some(pins)) = (result, pins) {
+    if result == 0 {
+        // Pages of an older lock stay present, because the new pins are already there.
         take(pager, start, end);
-        LOCKED.lock().push(Locked { start, end, _pins: pins });
+        LOCKED.lock().push(Locked { start, end, pins });
     }
     result
+}
+
+/// Returns true if the kernel refuses this advice for locked memory.
+pub fn forbids(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | libc::MADV_COLD | libc::MADV_PAGEOUT
+    )
+}
+
+/// Returns the start of the first locked part of a range, if a part of it is locked.
+pub fn first_locked(address: usize, bytes: usize) -> Option<usize> {
+    let (start, end) = pages(address, bytes);
+    let _quiet = Quiet::begin();
+    let list = LOCKED.lock();
+    let locked = list.iter().filter(|one| one.start < end && start < one.end);
+    locked.map(|one| one.start.max(start)).min()
+}
+
+/// Returns the flags with which memory at an address is locked, as for `mlock2`, or `None` if it is not locked.
+pub fn mode_at(address: usize) -> Option<usize> {
+    let _quiet = Quiet::begin();
+    let list = LOCKED.lock();
+    let locked = list.iter().find(|one| (one.start..one.end).contains(&address))?;
+    Some(if locked.pins.is_some() { 0 } else { ONFAULT })
 }
 
 /// Removes a range from the list and releases its pins; the rest of a longer range stays pinned. Returns true if part of the
@@ -95,12 +121,12 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     }
     for locked in &found {
         for (from, to) in [(locked.start, start), (end, locked.end)] {
-            // The rest is still present, because the old pins are released only afterwards.
-            if from < to
-                && let Ok(pins) = pager.pin(from, to - from, false)
-            {
-                LOCKED.lock().push(Locked { start: from, end: to, _pins: pins });
+            if from >= to {
+                continue;
             }
+            // The rest is still present, because the old pins are released only afterwards.
+            let pins = locked.pins.as_ref().and_then(|_| pager.pin(from, to - from, false).ok());
+            LOCKED.lock().push(Locked { start: from, end: to, pins });
         }
     }
     !found.is_empty()

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use memlift_zmem::pager::{ARENA_BASE, Pager};
 
 use crate::gate::{call, to_libc_result};
-use crate::{locked, marks, stacks, start, sys, thread, trap};
+use crate::{locked, marks, spliced, stacks, start, sys, thread, trap, whole};
 
 /// Size below which mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
@@ -54,8 +54,11 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     let pager = Pager::get()?;
     let [address, bytes, third, fourth, fifth, _] = arguments;
     let number = number as i64;
-    if number == libc::SYS_mmap {
-        return map(pager, arguments);
+    match number {
+        libc::SYS_mmap => return map(pager, arguments),
+        libc::SYS_mlockall => return Some(whole::lock(pager, address)),
+        libc::SYS_munlockall => return Some(whole::unlock(pager)),
+        _ => {}
     }
     match place(pager, address, bytes) {
         Place::Arena => {}
@@ -69,9 +72,38 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         Place::Both => return split(pager, number, arguments),
     }
     match number {
+        libc::SYS_madvise if locked::forbids(third as i32) => {
+            if let Some(start) = locked::first_locked(address, bytes) {
+                if start > address && address.is_multiple_of(PAGE_BYTES) {
+                    // The kernel has advised the part before the locked memory when it finds that.
+                    let _quiet = thread::Quiet::begin();
+                    let _ = pager.advise(address, start - address, third as i32);
+                }
+                return Some(-(libc::EINVAL as isize));
+            }
+        }
+        _ => {}
+    }
+    match number {
         libc::SYS_mlock => return Some(locked::lock(pager, address, bytes, 0)),
         libc::SYS_mlock2 => return Some(locked::lock(pager, address, bytes, third)),
-        libc::SYS_munlock | libc::SYS_munmap | libc::SYS_mremap => locked::release(pager, address, bytes),
+        libc::SYS_munlock => locked::release(pager, address, bytes),
+        libc::SYS_munmap => {
+            locked::release(pager, address, bytes);
+            spliced::release(address, bytes);
+        }
+        libc::SYS_mremap => {
+            spliced::release(address, bytes);
+            let lock = locked::mode_at(address);
+            locked::release(pager, address, bytes);
+            let result = remap(pager, arguments);
+            if let Some(mode) = lock {
+                // The lock moves with the memory, and also holds for the part by which it grew.
+                let (start, bytes) = if result < 0 { (address, bytes) } else { (result as usize, third) };
+                locked::lock(pager, start, bytes, mode);
+            }
+            return Some(result);
+        }
         libc::SYS_madvise => {
             if let Some(result) = marks::advise(pager, address, bytes, third as i32) {
                 return Some(result);
@@ -92,22 +124,6 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         }
         libc::SYS_pkey_mprotect => -(libc::EINVAL as isize),
         libc::SYS_madvise => result(pager.advise(address, bytes, third as i32), |()| 0),
-        libc::SYS_mremap => {
-            if fourth as i32 & libc::MREMAP_FIXED != 0 && !matches!(place(pager, fifth, third), Place::Arena)
-            {
-                -(libc::EINVAL as isize)
-            } else {
-                let moved = pager.remap(address, bytes, third, fourth as i32, fifth);
-                if let Ok(new) = moved {
-                    if fourth as i32 & libc::MREMAP_FIXED != 0 {
-                        marks::forget(new, third);
-                    }
-                    let stays = fourth as i32 & libc::MREMAP_DONTUNMAP != 0;
-                    marks::moved((address, bytes), (new, third), stays);
-                }
-                result(moved, |new| new as isize)
-            }
-        }
         libc::SYS_munlock | libc::SYS_msync => {
             result(pager.mapped(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES), |()| 0)
         }
@@ -115,6 +131,28 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         _ => return None,
     };
     Some(outcome)
+}
+
+/// Performs `mremap` of a range in the arena.
+fn remap(pager: &'static Pager, arguments: [usize; 6]) -> isize {
+    let [address, bytes, new_bytes, flags, target, _] = arguments;
+    let flags = flags as i32;
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if fixed && !matches!(place(pager, target, new_bytes), Place::Arena) {
+        return -(libc::EINVAL as isize);
+    }
+    let _quiet = thread::Quiet::begin();
+    let moved = pager.remap(address, bytes, new_bytes, flags, target);
+    if let Ok(new) = moved {
+        if fixed {
+            locked::release(pager, new, new_bytes);
+            spliced::release(new, new_bytes);
+            marks::forget(new, new_bytes);
+        }
+        let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+        marks::moved((address, bytes), (new, new_bytes), stays);
+    }
+    result(moved, |new| new as isize)
 }
 
 /// Performs `mincore` on a range in the arena: a page is resident if it has memory, and not if it is compressed or spilled.
@@ -136,17 +174,36 @@ fn residence(pager: &Pager, address: usize, bytes: usize, vector: usize) -> isiz
             pager.residence(first, &mut part[..count]);
         }
         // The vector is the program's memory, which may be absent, so it is written when signals are let in again.
-        // SAFETY: the program promises a byte for each page of the range there.
-        unsafe { (vector as *mut u8).add(done).copy_from_nonoverlapping(part.as_ptr(), count) };
+        let target = vector.wrapping_add(done);
+        if !may_be_written(pager, target, count) {
+            return -(libc::EFAULT as isize);
+        }
+        // SAFETY: the bytes may be written, and are the program's, which gives them for this result.
+        unsafe { (target as *mut u8).copy_from_nonoverlapping(part.as_ptr(), count) };
         done += count;
     }
     0
 }
 
+/// Returns true if the program may write these bytes, which may change meanwhile.
+fn may_be_written(pager: &Pager, address: usize, bytes: usize) -> bool {
+    if trap::in_arena(address) {
+        return pager.accessible(address, bytes, true) == bytes;
+    }
+    // SAFETY: the kernel writes these bytes, or fails if they may not be written. The caller overwrites them.
+    unsafe { sys!(libc::SYS_getrandom, address, bytes, 0) == bytes as isize }
+}
+
 /// Performs a call on a range that crosses an end of the arena, part by part.
 fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
-    if !matches!(number, libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync) {
-        return Some(-(libc::EINVAL as isize));
+    match number {
+        libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync => {}
+        // The end of the arena is never the middle of a mapping, and behind it nothing may be mapped.
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock | libc::SYS_mincore => {
+            return Some(-(libc::ENOMEM as isize));
+        }
+        libc::SYS_mremap => return Some(-(libc::EFAULT as isize)),
+        _ => return Some(-(libc::EINVAL as isize)),
     }
     let [address, bytes, ..] = arguments;
     let end = address.saturating_add(bytes);
@@ -170,6 +227,10 @@ fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
 fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
     let [address, bytes, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
+    if !arguments[5].is_multiple_of(PAGE_BYTES) {
+        // The kernel checks the offset even if it is not used.
+        return Some(-(libc::EINVAL as isize));
+    }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let plain = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     if fixed {
@@ -183,6 +244,7 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
         }
         if flags & libc::MAP_FIXED_NOREPLACE == 0 {
             locked::release(pager, address, bytes);
+            spliced::release(address, bytes);
             marks::forget(address, bytes);
         }
         let _quiet = thread::Quiet::begin();
@@ -194,11 +256,12 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
                 return Some(-(libc::EEXIST as isize));
             }
         }
-        return Some(if plain {
+        let done = if plain {
             result(pager.map(bytes, prot, Some(address)), |address| address as isize)
         } else {
             overlay(pager, arguments)
-        });
+        };
+        return Some(if done < 0 { done } else { whole::mapped(pager, address, bytes, flags) });
     }
     let elsewhere = flags & ELSEWHERE != 0 || prot & libc::PROT_EXEC != 0;
     if !plain || elsewhere || !(SMALLEST..=LARGEST).contains(&bytes) {
@@ -210,7 +273,7 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
     let _quiet = thread::Quiet::begin();
     let mapped =
         if address == 0 { pager.map(bytes, prot, None) } else { pager.map_near(bytes, prot, address) };
-    Some(result(mapped, |address| address as isize))
+    Some(result(mapped, |address| whole::mapped(pager, address, bytes, flags)))
 }
 
 /// Returns true if a hint is an address that the program needs, and will ask for again and again until it gets it: below 2
@@ -287,7 +350,21 @@ fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
         }
     }
     // SAFETY: the call and its arguments are the program's own, which makes the promises of libc's function.
-    to_libc_result(unsafe { call(number as usize, arguments) })
+    let result = unsafe { call(number as usize, arguments) };
+    if number == libc::SYS_mmap
+        && result >= 0
+        && start::covered()
+        && !thread::inside()
+        && let Some(pager) = Pager::get()
+    {
+        return to_libc_result(whole::mapped(pager, result as usize, arguments[1], 0));
+    }
+    to_libc_result(result)
+}
+
+/// Performs `mlockall` or `munlockall`, called as a function.
+pub fn of_all(number: libc::c_long, flags: usize) -> c_int {
+    go(number, [flags, 0, 0, 0, 0, 0]) as c_int
 }
 
 /// Behaves as libc's `mmap`.

@@ -19,7 +19,8 @@ use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
 use crate::{
-    activate, descriptors, foreign, fork, gate, kept, locked, robust, signal, stacks, standing, sys, words,
+    activate, descriptors, ending, foreign, fork, gate, kept, locked, processes, robust, signal, spliced,
+    stacks, standing, sys, whole, words,
 };
 
 const EARLY: u8 = 0;
@@ -33,7 +34,7 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 
 /// Upper bound of a spill file, bytes; the disk is full before that.
 const SPILL_BYTES: usize = 1 << 42;
-const EVICTOR_STACK_BYTES: usize = 256 << 10;
+const OWN_STACK_BYTES: usize = 256 << 10;
 /// Returns the size below which a process gets no evictor, bytes. Such a process has only its own threads, as it has without
 /// this library. Programs count on that which drop privileges (setpriv, su), enter a user namespace (unshare, bubblewrap) or
 /// fork others (Chromium's zygotes), and they are small compared with the budget.
@@ -161,6 +162,10 @@ pub fn forked() {
     standing::forked();
     kept::forked();
     locked::forked();
+    whole::forked();
+    spliced::forked();
+    processes::forked();
+    ending::forked();
     robust::forked();
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
@@ -168,7 +173,7 @@ pub fn forked() {
 /// Starts the evictor if there is none and the process is not small. A small process, in a job whose memory is short, becomes
 /// active instead, and gives back what it does not use. Called where threads can be made, that is, not in handlers.
 pub fn start_evictor_if_due() {
-    if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() {
+    if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() || ending::first_ends() {
         return;
     }
     let (Some(job), Some(pager)) = (job(), Pager::get()) else { return };
@@ -183,20 +188,26 @@ pub fn start_evictor_if_due() {
         return;
     }
     let _quiet = Quiet::begin();
-    // SAFETY: attributes and thread live over the calls, and `evict` has the type of a thread's function.
+    ending::add_own();
+    if !make_thread(evict) {
+        ending::remove_own();
+        // Without an evictor, each fault that finds no room makes room itself.
+        words::say(&[c"memlift: no thread for the evictor; faults are slower\n"]);
+    }
+}
+
+/// Makes a thread of this library. Returns false if there is none. Called in this library's own code.
+pub fn make_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    // SAFETY: attributes and thread live over the calls, and `body` has the type of a thread's function.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         let mut thread: libc::pthread_t = 0;
         libc::pthread_attr_init(&raw mut attributes);
-        libc::pthread_attr_setstacksize(&raw mut attributes, EVICTOR_STACK_BYTES);
+        libc::pthread_attr_setstacksize(&raw mut attributes, OWN_STACK_BYTES);
         libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        let result =
-            libc::pthread_create(&raw mut thread, &raw const attributes, evict, std::ptr::null_mut());
+        let result = libc::pthread_create(&raw mut thread, &raw const attributes, body, std::ptr::null_mut());
         libc::pthread_attr_destroy(&raw mut attributes);
-        if result != 0 {
-            // Without an evictor, each fault that finds no room makes room itself.
-            words::say(&[c"memlift: no thread for the evictor; faults are slower\n"]);
-        }
+        result == 0
     }
 }
 

@@ -39,8 +39,10 @@ const SYS_IO_PGETEVENTS: i64 = 333;
 pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_read, &[(1, Own)]),
     (libc::SYS_write, &[(1, Own)]),
-    (libc::SYS_pread64, &[(1, Own)]),
-    (libc::SYS_pwrite64, &[(1, Own)]),
+    // The offset is an address if the file is the process's memory.
+    (libc::SYS_pread64, &[(1, Own), (3, Own)]),
+    (libc::SYS_pwrite64, &[(1, Own), (3, Own)]),
+    (libc::SYS_lseek, &[(1, Own)]),
     (libc::SYS_readv, &[(1, Own)]),
     (libc::SYS_writev, &[(1, Own)]),
     (libc::SYS_preadv, &[(1, Own)]),
@@ -282,6 +284,13 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_submit,
+    libc::SYS_mlockall,
+    libc::SYS_munlockall,
+    libc::SYS_ioctl,
+    libc::SYS_setsockopt,
+    libc::SYS_seccomp,
+    libc::SYS_prctl,
+    libc::SYS_bpf,
 ];
 
 /// Calls that fail with `ENOSYS`, for which programs have alternatives. They would make the kernel access memory later, when

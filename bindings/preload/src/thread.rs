@@ -170,6 +170,12 @@ fn deliver_pending(thread: &Thread) {
     }
 }
 
+/// Ends what [`stay_inside`] began: from now on the thread runs code of the program.
+pub fn leave() {
+    current().inside.store(0, Relaxed);
+    set_mask(libc::SIG_SETMASK, 0);
+}
+
 /// Makes all code of this thread count as this library's own for good, as the evictor needs.
 pub fn stay_inside() {
     set_mask(libc::SIG_BLOCK, !OURS);

@@ -7,8 +7,8 @@
 //!   reports when it is full
 //! - **Not here** vectors: `vector`
 
-use crate::sys;
 use crate::trap::{PIECE_BYTES, Scene, piece_bytes};
+use crate::{itself, sys};
 
 /// Returns true if a read of the descriptor is short only at the end of the file, that is, for a file or a block device.
 pub fn reads_whole(fd: usize) -> bool {
@@ -44,6 +44,9 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         || call != libc::SYS_recvfrom && bytes > piece && reads_whole(arguments[0]);
     if call == libc::SYS_sendto && arguments[3] as i32 & libc::MSG_ZEROCOPY != 0 {
         scene.pager.stop_recycling();
+    }
+    if let Some(result) = itself::perform(scene, number, arguments) {
+        return result;
     }
     // A transfer of no bytes is a call too.
     if bytes == 0 {

@@ -20,7 +20,10 @@ use crate::gate::call;
 use crate::held::{Held, Mark};
 use crate::table::{self, ABSENT, Extent};
 use crate::thread::{self, OURS, Quiet};
-use crate::{exec, fork, memory, rings, robust, signal, stacks, standing, start, sys, transfer, vector};
+use crate::{
+    ending, exec, fork, itself, memory, named, rings, robust, signal, stacks, standing, start, sys, transfer,
+    vector,
+};
 
 /// Upper bound of the bytes that are pinned together, if a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
@@ -188,7 +191,7 @@ impl Scene<'_> {
     }
 
     /// Performs a call of which the table says everything.
-    fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+    pub fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         self.pin_plain(number, arguments);
         self.call(number, arguments)
     }
@@ -228,10 +231,13 @@ impl Scene<'_> {
             | libc::SYS_msync
             | libc::SYS_mincore
             | libc::SYS_mbind
-            | libc::SYS_remap_file_pages => match memory::perform(number, arguments) {
+            | libc::SYS_remap_file_pages
+            | libc::SYS_mlockall
+            | libc::SYS_munlockall => match memory::perform(number, arguments) {
                 Some(result) => result,
                 None => self.plain(number, arguments),
             },
+            libc::SYS_lseek => itself::seek(self, arguments),
             libc::SYS_execve | libc::SYS_execveat => exec::perform(self, number, arguments),
             libc::SYS_fork => fork::perform(self, number, arguments),
             libc::SYS_clone if arguments[0] as i32 & libc::CLONE_VM == 0 => {
@@ -259,7 +265,8 @@ impl Scene<'_> {
             libc::SYS_io_submit => rings::submit(self, arguments),
             libc::SYS_exit | libc::SYS_exit_group => {
                 robust::hold_list(self.pager);
-                self.call(number, arguments)
+                let whole = number as i64 == libc::SYS_exit && ending::ends_by_call();
+                self.call(if whole { libc::SYS_exit_group as usize } else { number }, arguments)
             }
             // The kernel stores this address until the thread ends, so its pin is never released.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
@@ -273,6 +280,12 @@ impl Scene<'_> {
             libc::SYS_prctl if arguments[0] as i32 == libc::PR_SET_VMA && in_arena(arguments[2]) => {
                 -(libc::EINVAL as isize)
             }
+            libc::SYS_ioctl
+            | libc::SYS_setsockopt
+            | libc::SYS_getsockopt
+            | libc::SYS_seccomp
+            | libc::SYS_prctl
+            | libc::SYS_bpf => named::perform(self, number, arguments),
             _ => self.plain(number, arguments),
         }
     }
@@ -424,9 +437,10 @@ pub unsafe fn on_trap(context: *mut c_void) {
 }
 
 /// Returns true if a call may access absent memory.
-fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
+pub fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
     table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
         || table::INDIRECT.contains(&(number as i64))
+        || matches!(number as i64, libc::SYS_read | libc::SYS_write) && itself::is_marked(arguments[0])
 }
 
 /// Performs a call for a function that replaces libc's. Returns `None` if the call does not concern the arena.
@@ -442,14 +456,31 @@ pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isiz
             return Some(unsafe { signal::alternate_stack(new as *const _, old as *mut _) });
         }
         libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => true,
+        libc::SYS_exit if !pager.active() => !ending::first_ends() && ending::ends_by_call(),
+        libc::SYS_fork => return fork::perform_for_function(number, arguments),
+        libc::SYS_clone if arguments[0] as i32 & libc::CLONE_VM == 0 => {
+            return fork::perform_for_function(number, arguments);
+        }
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mremap => true,
+        // Locks and pins that are made while nothing is absent hold later, too.
+        libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_munlock
+        | libc::SYS_mlockall
+        | libc::SYS_munlockall
+        | libc::SYS_vmsplice => true,
         number if ABSENT.contains(&number) => return Some(-(libc::ENOSYS as isize)),
         _ => pager.active() && concerns(number, &arguments),
     };
     if !mine {
         return None;
     }
-    Some(stacks::on_stack_outside_arena(|| {
+    Some(perform_now(pager, number, arguments))
+}
+
+/// Performs a call for a function, on a stack that cannot become absent.
+pub fn perform_now(pager: &'static Pager, number: usize, arguments: [usize; 6]) -> isize {
+    stacks::on_stack_outside_arena(|| {
         let quiet = Quiet::begin();
         let mask = quiet.outer_mask();
         standing::returned();
@@ -457,5 +488,5 @@ pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isiz
         let mark = Mark::make();
         let mut scene = Scene { held: Held::new(&mark), quiet, mask, context: std::ptr::null_mut(), pager };
         scene.perform(number, arguments)
-    }))
+    })
 }

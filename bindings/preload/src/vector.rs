@@ -10,9 +10,9 @@
 
 use libc::{iovec, mmsghdr, msghdr};
 
-use crate::sys;
 use crate::transfer::reads_whole;
 use crate::trap::{PIECE_BYTES, Scene, in_arena, piece_bytes};
+use crate::{spliced, sys};
 
 /// Upper bound of the parts of a vector, and of the messages of a call, set by the kernel.
 const MOST_PARTS: usize = 1024;
@@ -27,6 +27,13 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     if number as i64 == libc::SYS_vmsplice || flags as i32 & libc::MSG_ZEROCOPY != 0 {
         // The kernel sends these pages from their place, even after the call has returned.
         scene.pager.stop_recycling();
+    }
+    if number as i64 == libc::SYS_vmsplice
+        && let Some(parts) = list::<iovec>(scene, arguments[1], arguments[2])
+    {
+        for part in parts {
+            spliced::pin(scene.pager, part.iov_base as usize, part.iov_len);
+        }
     }
     match number as i64 {
         libc::SYS_recvmsg | libc::SYS_sendmsg => message(scene, number, arguments),

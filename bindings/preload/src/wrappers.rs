@@ -4,8 +4,7 @@
 //!
 //! - **Flow** function ──memory cannot be absent, or is outside the arena──▶ libc's own function. Otherwise ──▶ `trap`
 //! - **Order** libc's own function is looked up at the first call, never in a handler
-//! - **Not here** cancellation points: libc's own waiting functions are cancellation points, and calls performed by `trap`
-//!   are not. Calls inside libc, which are trapped
+//! - **Not here** calls inside libc, which are trapped
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,14 +56,14 @@ macro_rules! calls {
         ///
         /// The promises of libc's function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),+) -> $result {
-            if may_be_absent() || foreign::is_on() {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),+) -> $result {
+            if may_be_absent() || foreign::is_on() || libc::$number == libc::SYS_vmsplice {
                 let mut arguments = [0usize; 6];
                 for (place, value) in arguments.iter_mut().zip([$($argument as usize),+]) {
                     *place = value;
                 }
                 let number = libc::$number as usize;
-                if let Some(result) = trap::perform_for_function(number, arguments) {
+                if let Some(result) = perform(number, arguments) {
                     return to_libc_result(result) as $result;
                 }
                 // SAFETY: the caller makes the promises of libc's function.
@@ -81,11 +80,39 @@ macro_rules! calls {
             });
             // SAFETY: libc's function of this name has this type, and the caller makes its promises.
             unsafe {
-                let next: unsafe extern "C" fn($($type),+) -> $result = std::mem::transmute(NEXT.address());
+                let next: unsafe extern "C-unwind" fn($($type),+) -> $result = std::mem::transmute(NEXT.address());
                 next($($argument),+)
             }
         }
     )+};
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Performs a call, during which the thread can be cancelled if libc's function is a cancellation point.
+///
+/// libc's own functions do the same: a thread may be cancelled at any instruction while it waits. All signals are blocked in
+/// this library's own code, so the thread is cancelled before it, after it, or in the call through the gate. There the
+/// unwinder finds no frame, and libc jumps to the thread's clean-up handlers; the pins of the call are released as after any
+/// other jump (`held`).
+fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    const ASYNCHRONOUS: c_int = 1;
+    let waits = !matches!(
+        number as i64,
+        libc::SYS_vmsplice | libc::SYS_process_vm_readv | libc::SYS_process_vm_writev | libc::SYS_getrandom
+    );
+    if !waits || !trap::concerns(number, &arguments) {
+        return trap::perform_for_function(number, arguments);
+    }
+    let mut before = 0;
+    // SAFETY: the variable lives over the calls. Frames that are left by a cancellation own nothing.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    let result = trap::perform_for_function(number, arguments);
+    // SAFETY: the variable lives over the calls.
+    unsafe { pthread_setcanceltype(before, &raw mut before) };
+    result
 }
 
 calls! {

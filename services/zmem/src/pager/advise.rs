@@ -25,6 +25,10 @@ impl Pager {
     /// The errors of `madvise`: `ENOMEM` if part of the range is not mapped (the mapped part was advised nevertheless),
     /// `EINVAL` for advice that the arena cannot follow.
     pub fn advise(&self, address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
+        const LAST: i32 = COLLAPSE;
+        if !(0..=LAST).contains(&advice) || (5..8).contains(&advice) {
+            return Err(libc::EINVAL);
+        }
         if bytes == 0 && address.is_multiple_of(PAGE_BYTES) {
             return Ok(());
         }

@@ -13,7 +13,7 @@
 use super::entry::{Entry, MAX_PINS};
 use super::kernel::Quiet;
 use super::table::{CHUNK_PAGES, Mode};
-use super::{ARENA_BASE, Errno, Fault, Pager};
+use super::{ARENA_BASE, Errno, Fault, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
 use std::sync::atomic::Ordering;
@@ -63,6 +63,28 @@ impl Pager {
             }
         }
         at.min(end) - address
+    }
+
+    /// Returns start and size of the first accessible range of the arena that ends behind an address.
+    pub fn accessible_from(&self, address: usize) -> Option<(usize, usize)> {
+        let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
+        let mut page = address.max(ARENA_BASE).wrapping_sub(ARENA_BASE) / PAGE_BYTES;
+        let mut first = None;
+        while page < reached {
+            let chunk = page / CHUNK_PAGES;
+            // Memory is accessible in chunks that were admitted only.
+            let vacant = self.table.chunk(chunk).mode() == Mode::Vacant;
+            match first {
+                None if vacant => page = (chunk + 1) * CHUNK_PAGES,
+                None => {
+                    first = self.table.allows(page, false).then_some(page);
+                    page += 1;
+                }
+                Some(_) if vacant || !self.table.allows(page, false) => break,
+                Some(_) => page += 1,
+            }
+        }
+        first.map(|first| (address_of(first), (page - first) * PAGE_BYTES))
     }
 
     /// Pins the next page, or in a native chunk all pages up to `end` or the end of the chunk. Returns the page after the
