@@ -22,6 +22,8 @@ const PAGE_BYTES: u64 = 4096;
 const ADVISED_COSTS: [f64; 2] = [0.05, 0.3];
 /// A budget that is larger by less than this share is not worth a line.
 const WORTH_SHARE: f64 = 0.02;
+/// Share of the time that deserves advice even if no better budget is known.
+const NOTICED_SHARE: f64 = 0.1;
 const MIB: u64 = 1 << 20;
 
 impl Outcome {
@@ -52,6 +54,12 @@ impl Outcome {
     /// Returns the share of the program's time that went into page faults; 0 to 1.
     fn lost_share(&self) -> f64 {
         self.lost_s() / self.time_s()
+    }
+
+    /// Returns words for the end by a signal. Such a job may have needed more later, so its numbers hold until then only.
+    fn ending(&self) -> Option<String> {
+        let signal = self.exit_code.checked_sub(128).filter(|signal| (1..=64).contains(signal))?;
+        self.refused.is_none().then(|| format!("until signal {signal} ended it"))
     }
 
     /// Returns the share of the peak that memlift covered.
@@ -125,6 +133,7 @@ impl Outcome {
         }
         if self.need > self.budget {
             line += &format!("; without a budget about {}", print::bytes(self.need));
+            line += &self.ending().map_or(String::new(), |ending| format!(" {ending}"));
         }
         line
     }
@@ -208,7 +217,15 @@ impl Outcome {
             None => "more than 20 times the time without it".to_owned(),
         };
         named.reverse();
-        (!named.is_empty()).then(|| format!("{}; this budget cost {now}", named.join(", ")))
+        if named.is_empty() && self.lost_share() >= NOTICED_SHARE {
+            // The run shows that memory was missing, and not how much: pages left although the budget was never reached.
+            let more = megabytes(self.budget + self.budget / 4);
+            return Some(format!(
+                "--memory {more}M, a quarter more, may avoid most of this; `memlift run --profile` measures it"
+            ));
+        }
+        let until = self.ending().map_or(String::new(), |ending| format!("{ending}: "));
+        (!named.is_empty()).then(|| format!("{until}{}; this budget cost {now}", named.join(", ")))
     }
 
     fn text(&self) -> String {
@@ -312,5 +329,22 @@ mod tests {
         assert!(over.advice().is_some_and(|advice| advice.contains("--memory 132M")));
         let cheap = Outcome { counters: vec![("fault_ns", 100_000_000)], ..outcome() };
         assert_eq!(cheap.advice(), None, "less than a hundredth needs none");
+        let unknown = Outcome { need: 90 << 20, away: 4 << 20, store: 2 << 20, ..outcome() };
+        let advice = unknown.advice().expect("half of the time was lost");
+        assert!(advice.starts_with("--memory 125M, a quarter more, may avoid most of this"), "{advice}");
+    }
+
+    #[test]
+    fn a_job_that_a_signal_ended_is_judged_until_then() {
+        let ended = Outcome { exit_code: 128 + 15, ..outcome() };
+        assert!(
+            ended.text().contains("without a budget about 180.0 MiB until signal 15 ended it"),
+            "{}",
+            ended.text()
+        );
+        assert!(
+            ended.advice().is_some_and(|advice| advice.starts_with("until signal 15 ended it: --memory "))
+        );
+        assert!(!Outcome { exit_code: 3, ..outcome() }.text().contains("signal"));
     }
 }
