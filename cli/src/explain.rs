@@ -6,6 +6,7 @@
 //! - **copy SIZE** the decision about a copy of that size, by the calibration on disk; nothing is copied
 
 use memlift::ground::observe::{CacheState, ObserveError};
+use memlift::ground::size::{self, SizeError};
 use memlift::place::{Explanation, Origin, reason_text};
 use memlift::spec::Opcode;
 use serde_json::json;
@@ -25,11 +26,10 @@ pub fn run(
     as_json: bool,
 ) -> Result<(), Failure> {
     match (subject, size) {
-        ("copy", Some(size)) => {
-            let bytes =
-                crate::size::size(size).ok().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(
-                    || Failure::Usage(format!("{size} is no size; write bytes, or a number with K, M or G")),
-                )?;
+        ("copy", Some(text)) => {
+            let bytes = size::parse(text)
+                .and_then(|bytes| usize::try_from(bytes).map_err(|_| SizeError::Large))
+                .map_err(|error| Failure::Usage(format!("{text} is no size: {error}")))?;
             copy(bytes, cache, as_json)
         }
         ("copy", None) => {

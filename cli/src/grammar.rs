@@ -147,6 +147,7 @@ pub enum Command {
 #[derive(Clone, Debug, Subcommand)]
 pub enum IpcVerb {
     /// Servers and sessions of this machine
+    #[command(visible_alias = "list")]
     Ls,
     /// Ask a server if it is ready: exit code 0 if it is, 1 if it is not, 3 if there is none
     Ping(ping::Args),

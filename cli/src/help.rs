@@ -15,6 +15,9 @@ use memlift_cli::print;
 
 use crate::grammar::Arguments;
 
+/// Columns of the help where the terminal has as many, or where there is none.
+const COLUMNS: usize = 100;
+
 /// A group of verbs: a service, or verbs that concern several services.
 struct Group {
     name: &'static str,
@@ -113,38 +116,80 @@ const GROUPS: [Group; 7] = [
 /// Returns the clap command, with its verbs in groups.
 pub fn command() -> clap::Command {
     let command = Arguments::command();
+    let columns = columns();
+    let paragraph = |text: &str| print::wrapped(text, columns).join("\n");
     let mut list = String::new();
     for group in &GROUPS {
-        let _ = writeln!(list, "{} ({})", group.does, group.name);
-        verbs_of(&command, group, &mut list);
+        let _ = writeln!(list, "{}", paragraph(&format!("{} ({})", group.does, group.name)));
+        let verbs = group.verbs.iter().filter_map(|verb| command.find_subcommand(verb));
+        let verbs: Vec<_> = verbs.map(|verb| (verb.get_name().to_owned(), about(verb))).collect();
+        write_list(&mut list, &verbs, columns, 11);
         list.push('\n');
     }
+    let names: Vec<&str> = GROUPS.iter().map(|group| group.name).collect();
+    let help = format!("Help of a verb, or of a service ({})", names.join(", "));
+    write_list(&mut list, &[("help".to_owned(), help)], columns, 11);
     command.help_template(format!(
-        "Memory work lifted off the core: copies between processes, packing, encryption,\ndurable objects, remote indexes, memory \
-         budgets.\n\n{{usage-heading}} {{usage}}\n\n{list}  {:<12} Help of a verb, or of a service (ipc, transform, persist, traverse, \
-         zmem, devices)\n\nOptions:\n{{options}}{{after-help}}",
-        "help"
+        "{}\n\n{{usage-heading}} {{usage}}\n\n{list}\nOptions:\n{{options}}{{after-help}}",
+        paragraph(
+            "Memory work lifted off the core: copies between processes, packing, encryption, durable objects, remote indexes, \
+             memory budgets."
+        ),
     ))
 }
 
-fn verbs_of(command: &clap::Command, group: &Group, list: &mut String) {
-    for verb in group.verbs {
-        let about = command.find_subcommand(verb).and_then(clap::Command::get_about);
-        let about = about.map(ToString::to_string).unwrap_or_default();
-        let _ = writeln!(list, "  {verb:<12} {}", about.trim_end_matches(" (starts memlift-lab)"));
+/// Returns the columns that the help may have.
+fn columns() -> usize {
+    print::columns().map_or(COLUMNS, |columns| columns.min(COLUMNS))
+}
+
+fn about(verb: &clap::Command) -> String {
+    let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+    about.trim_end_matches(" (starts memlift-lab)").to_owned()
+}
+
+/// Appends a line or more for each name and its text, the texts below each other.
+fn write_list(list: &mut String, entries: &[(String, String)], columns: usize, least: usize) {
+    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(least);
+    for (name, text) in entries {
+        for (index, line) in print::wrapped(text, columns.saturating_sub(width + 4)).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            let _ = writeln!(list, "  {name:<width$}  {line}");
+        }
+    }
+}
+
+/// Lists a verb, or the verbs inside of it where it is nothing by itself.
+fn inner_verbs(verb: &clap::Command, name: &str, list: &mut Vec<(String, String)>) {
+    let inner: Vec<_> = verb.get_subcommands().filter(|inner| inner.get_name() != "help").collect();
+    if inner.is_empty() || !verb.is_subcommand_required_set() {
+        list.push((name.to_owned(), about(verb)));
+    }
+    for verb in inner {
+        inner_verbs(verb, &format!("{name} {}", verb.get_name()), list);
     }
 }
 
 /// Returns the help of a service that is not a verb, or has more help than its verb; `None` for anything else.
 pub fn page(service: &str) -> Option<String> {
-    let group = GROUPS.iter().find(|group| group.name == service && service != "machine")?;
-    let mut page = format!("{}: {}\n\nVerbs:\n", group.name, lower_first(group.does));
-    verbs_of(&Arguments::command(), group, &mut page);
-    let _ = write!(page, "\nFor programs:\n");
-    for face in group.faces {
-        let _ = writeln!(page, "  {face}");
+    let group = GROUPS.iter().find(|group| group.name == service)?;
+    let (command, columns) = (Arguments::command(), columns());
+    let title = format!("{}: {}", group.name, lower_first(group.does));
+    let mut page = format!("{}\n\nVerbs:\n", print::wrapped(&title, columns).join("\n"));
+    let mut verbs = Vec::new();
+    for verb in group.verbs {
+        inner_verbs(command.find_subcommand(verb)?, verb, &mut verbs);
     }
-    let _ = write!(page, "\nmemlift VERB --help has the options. Guide: {}", group.guide);
+    write_list(&mut page, &verbs, columns, 11);
+    if !group.faces.is_empty() {
+        let _ = write!(page, "\nFor programs:\n");
+        let faces: Vec<_> = group.faces.iter().filter_map(|face| face.split_once("  ")).collect();
+        let faces: Vec<_> =
+            faces.iter().map(|(who, how)| ((*who).to_owned(), how.trim().to_owned())).collect();
+        write_list(&mut page, &faces, columns, 0);
+    }
+    let guide = format!("memlift VERB --help has the options. Guide: {}", group.guide);
+    let _ = write!(page, "\n{}", print::wrapped(&guide, columns).join("\n"));
     Some(page)
 }
 
@@ -199,9 +244,10 @@ mod tests {
         let help = command().render_help().to_string();
         for group in &GROUPS {
             assert!(help.contains(group.name) && help.contains(group.does), "{}: {help}", group.name);
-            assert_eq!(page(group.name).is_some(), group.name != "machine");
+            let page = page(group.name).expect("each group has a page");
+            assert!(group.faces.iter().all(|face| face.contains("  ")), "{page}");
         }
-        let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 110).collect();
+        let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > COLUMNS).collect();
         assert!(long.is_empty(), "{long:?}");
         assert!(page("doctor").is_none());
     }

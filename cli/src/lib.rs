@@ -13,6 +13,5 @@ pub mod output;
 pub mod print;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
 pub mod probe;
-pub mod size;
 #[expect(missing_docs, reason = "names and meanings are those of zlib.h")]
 pub mod zlib_h;

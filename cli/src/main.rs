@@ -36,7 +36,7 @@ mod top;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use memlift_cli::{failure, output, print, probe, size};
+use memlift_cli::{failure, output, print, probe};
 
 use failure::Failure;
 use grammar::{Arguments, Command, ConfigVerb, IpcVerb};
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         return code;
     }
     // `memlift help SERVICE` is handled here, because services are not verbs.
-    let words: Vec<_> = std::env::args().skip(1).take(3).collect();
+    let words: Vec<_> = std::env::args().skip(1).filter(|word| word != "--json").take(3).collect();
     if let [help, service] = words.as_slice()
         && help == "help"
         && let Some(page) = help::page(service)

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use memlift::ground::input_file;
-use memlift::ground::region::Huge;
+use memlift::ground::region::{Huge, RegionError};
+use memlift::ground::size;
 use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
 use memlift::traverse::node::{
@@ -150,9 +151,12 @@ fn place(text: &str) -> Result<Place, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    match crate::size::size(text) {
-        Ok(bytes) if bytes > 0 => Ok(bytes.next_multiple_of(4096)),
-        _ => Err("write bytes, or a number with K, M or G".to_owned()),
+    match size::parse(text) {
+        Ok(0) => Err("write more than 0".to_owned()),
+        Ok(bytes) => bytes
+            .checked_next_multiple_of(4096)
+            .ok_or_else(|| "that is more than a machine can have".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -275,6 +279,13 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
 }
 
 fn failed(error: impl std::error::Error + 'static) -> Failure {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(one) = cause {
+        if let Some(RegionError::Headroom { .. }) = one.downcast_ref() {
+            return Failure::Unavailable(error.to_string());
+        }
+        cause = one.source();
+    }
     Failure::of(&error)
 }
 

@@ -35,10 +35,17 @@ impl Output {
     /// # Errors
     ///
     /// [`Failure::Usage`]: the target is not a plain file, or exists and `force` is false, or its folder cannot be written.
+    /// [`Failure::Unavailable`]: its folder is not there.
     pub fn create(target: &Path, option: &'static str, force: bool) -> Result<Output, Failure> {
         let refused = |error: &dyn std::fmt::Display| {
             Failure::Usage(format!("{option} {}: {error}: name a file that can be written", target.display()))
         };
+        if let Some(folder) =
+            target.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            let (target, folder) = (target.display(), folder.display());
+            return Err(Failure::Unavailable(format!("{option} {target}: there is no folder {folder}")));
+        }
         let resolved = resolve(target).map_err(|error| refused(&error))?;
         match fs::symlink_metadata(&resolved) {
             Ok(found) if !found.is_file() => {

@@ -5,16 +5,53 @@
 
 use std::io::{self, IsTerminal, Write};
 
+pub use memlift::ground::size::readable as bytes;
 use serde_json::Value;
 
 use crate::failure::Failure;
 
+/// Columns of a terminal whose width is unknown, and the least width that output is wrapped to.
+const NARROW: usize = 60;
+
 /// Writes `text` and a line end to standard output.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(format!("{text}\n").as_bytes())?; // one write: a reader of the first line may then be gone
-    output.flush()?;
-    Ok(())
+    // One write: a reader of the first line may then be gone.
+    output.write_all(format!("{text}\n").as_bytes()).and_then(|()| output.flush()).map_err(unwritten)
+}
+
+/// Converts an error of writing to standard output.
+pub fn unwritten(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Failed(format!("standard output: {error}")),
+    }
+}
+
+/// Returns the columns of the terminal that standard output is; `None`: it is no terminal.
+pub fn columns() -> Option<usize> {
+    let output = io::stdout();
+    output
+        .is_terminal()
+        .then(|| rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| usize::from(size.ws_col)))
+        .map(|columns| columns.max(NARROW))
+}
+
+/// Breaks a text into lines of at most `most` columns, between words.
+pub fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= most {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 /// Writes one JSON document to standard output.
@@ -78,18 +115,6 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Formats bytes with a binary unit: `24.0 MiB`.
-pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,12 +123,5 @@ mod tests {
     fn columns_line_up() {
         let rows = vec![vec!["copy".into(), "7".into()], vec!["fill".into(), "1234".into()]];
         assert_eq!(table(&["opcode", ">count"], &rows), "opcode  count\ncopy        7\nfill     1234");
-    }
-
-    #[test]
-    fn bytes_have_units() {
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(24_000_000), "22.9 MiB");
-        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
     }
 }

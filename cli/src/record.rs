@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use memlift::ground::size;
 use memlift::spec::formats::trace::{
     CHUNKS_AT, COMMAND_TEXT, CPU_TEXT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word,
 };
@@ -27,7 +28,6 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::run::{children_cpu_s, program};
-use crate::size::size;
 use crate::{lab, print};
 
 /// Examples for the help.
@@ -57,18 +57,18 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = limit, default_value = "128M")]
     limit: u64,
     /// Calls of the memcpy family below this many bytes are counted, not recorded
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4K")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4K")]
     threshold: u64,
     /// Say nothing at the end
     #[arg(long, short)]
     quiet: bool,
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
 fn limit(text: &str) -> Result<u64, String> {
-    let bytes = size(text)?.next_multiple_of(HEADER_BYTES as u64);
+    let bytes = size::parse(text).map_err(|error| error.to_string())?.next_multiple_of(HEADER_BYTES as u64);
     if (LIMIT_BYTES.0..=LIMIT_BYTES.1).contains(&bytes) {
         Ok(bytes)
     } else {

@@ -115,6 +115,121 @@ fn usage_errors_have_their_code_and_style() {
 }
 
 #[test]
+fn an_option_that_does_not_exist_is_not_taken_for_a_program() {
+    for verb in ["run", "record"] {
+        let output = run(&[verb, "--qiet", "true"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{verb}: {said}");
+        assert!(
+            said.contains("unexpected argument '--qiet'") && said.contains("'--quiet'"),
+            "{verb}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_noun_without_its_verb_gets_the_help_as_it_is() {
+    for noun in [&[][..], &["pool"], &["ipc"], &["map"], &["job"], &["dropin"], &["config"], &["node", "log"]]
+    {
+        let output = run(noun);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{noun:?}: {said}");
+        assert!(said.contains("Usage: ") && !said.starts_with("memlift: "), "{noun:?}: {said}");
+        let output = memlift(noun).arg("--json").output().expect("the command starts");
+        let error: Value = serde_json::from_slice(&output.stderr).expect("one JSON document");
+        let message = error["error"]["message"].as_str().expect("a text");
+        assert!(message.starts_with("a verb is missing\n"), "{noun:?}: {message}");
+    }
+}
+
+#[test]
+fn sizes_have_fractions_and_errors_have_units() {
+    let said = |arguments: &[&str], code: i32| {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        said
+    };
+    assert!(succeeds(&["explain", "copy", "1.5M"]).starts_with("a copy of 1.5 MiB"));
+    assert!(said(&["run", "--memory", "0.5M", "--", "true"], 2).contains("512.0 KiB"));
+    assert!(said(&["run", "--memory", "99T", "--", "true"], 3).contains("99.0 TiB were asked for"));
+    let node = ["node", "--listen", "127.0.0.1:0", "--memory"];
+    assert!(said(&[&node[..], &["100T"]].concat(), 3).contains(" TiB are needed but "));
+    for wrong in ["1X", "0", "1.5"] {
+        assert!(said(&[&node[..], &[wrong]].concat(), 2).contains(wrong));
+    }
+}
+
+#[test]
+fn a_spill_folder_that_is_none_is_named() {
+    let run_in = |folder: &str| run(&["run", "--memory", "64M", "--spill", folder, "--", "true"]);
+    for (folder, code, words) in
+        [("/none/here", 3, "there is no such folder"), ("/dev/null", 2, "this is not a folder")]
+    {
+        let output = run_in(folder);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(words), "{folder}: {said}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["pool", "--help"],
+        &["help", "ipc"],
+        &["config", "show"],
+        &["completions", "bash"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = memlift(arguments).stdout(full).output().expect("the command starts");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with("memlift: error: standard output: No space left"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn lists_answer_to_both_of_their_names() {
+    for [noun, one, other] in [["ipc", "ls", "list"], ["job", "list", "ls"]] {
+        for verb in [one, other] {
+            succeeds(&[noun, verb]);
+        }
+        assert!(succeeds(&[noun, "--help"]).contains(&format!("[alias: {other}]")));
+    }
+}
+
+#[test]
+fn help_of_a_service_lists_the_inner_verbs_and_fits_a_narrow_terminal() {
+    for (service, verbs) in [
+        ("ipc", &["ipc ls", "ipc ping"][..]),
+        ("persist", &["pool create", "pool serve"]),
+        ("traverse", &["node ", "node log check", "map move"]),
+        ("zmem", &["run ", "job list", "jupyter install"]),
+        ("machine", &["doctor ", "config show"]),
+    ] {
+        let page = succeeds(&["help", service]);
+        let listed = |verb: &&str| page.lines().any(|line| line.trim_start().starts_with(verb));
+        assert!(verbs.iter().all(listed), "{page}");
+        assert_eq!(succeeds(&["help", "--json", service]), page);
+    }
+    for arguments in ["--help", "help ipc", "help transform", "help persist", "help traverse", "help machine"]
+    {
+        // A terminal of 60 columns, by util-linux; where it is not installed, only widths of files are checked.
+        let line = format!("stty cols 60; {} {arguments}", env!("CARGO_BIN_EXE_memlift"));
+        let Ok(output) =
+            Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output()
+        else {
+            return;
+        };
+        let page = text(&output.stdout);
+        let wide: Vec<&str> = page.lines().filter(|line| line.trim_end().chars().count() > 60).collect();
+        assert!(page.contains("memlift") && wide.is_empty(), "{wide:#?}\n{page}");
+    }
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let help = succeeds(&["--help"]);
     assert!(help.contains("Exit codes") && help.starts_with("Memory work lifted off the core"), "{help}");

@@ -206,13 +206,22 @@ fn what_is_wrong_is_said_and_nothing_is_left_behind() {
     assert!(code == 1 && said.contains("text: this is not a memlift pool"), "{said}");
     succeeds(at, &["pool", "create", "a.pool", "--size", "1M"]);
     let (code, said) = fails(at, &["pool", "create", "a.pool"]);
-    assert!(code == 1 && said.contains("exists"), "{said}");
+    assert!(code == 2 && said.contains("exists"), "{said}");
     let pool = Pool::open(at.join("a.pool"), &Options::default()).expect("opened");
     for arguments in [&["pool", "check", "a.pool"][..], &["pool", "repair", "a.pool", "--in-place"]] {
         let (code, said) = fails(at, arguments);
         assert!(code == 3 && said.contains("one owner at a time"), "{said}");
     }
     drop(pool);
+    for arguments in [
+        &["pool", "create", "none/b.pool"][..],
+        &["pool", "backup", "a.pool", "none/b.pool"],
+        &["pool", "convert", "a.pool", "none/b.pool"],
+        &["pool", "repair", "a.pool", "none/b.pool"],
+    ] {
+        let (code, said) = fails(at, arguments);
+        assert!(code == 3 && said.contains("none: there is no such folder"), "{arguments:?}: {said}");
+    }
     assert_eq!(count(at), 2);
 }
 
@@ -408,7 +417,7 @@ fn a_copy_is_a_pool_and_overwrites_nothing() {
     succeeds(at, &["pool", "check", "b.pool"]);
     let before = std::fs::read(at.join("b.pool")).expect("read");
     let (code, said) = fails(at, &["pool", "backup", "a.pool", "b.pool"]);
-    assert!(code == 1 && said.contains("b.pool"), "{code} {said}");
+    assert!(code == 2 && said.contains("b.pool"), "{code} {said}");
     assert_eq!(std::fs::read(at.join("b.pool")).expect("read"), before);
     assert_eq!(fails(at, &["pool", "backup", "a.pool", "c.pool", "--rate", "0"]).0, 2);
     assert_eq!(fails(at, &["pool", "backup", "none.pool", "c.pool"]).0, 3);

@@ -112,7 +112,7 @@ fn what_cannot_be_covered_is_refused_with_the_reason() {
         (vec!["run", "--memory", "1K", "--", "true"], 2, "less than 8M"),
         (vec!["run", "--memory", "900T", "--", "true"], 2, "more than a machine"),
         (vec!["run", "--memory", "100T", "--", "true"], 3, "were asked for"),
-        (vec!["run", "--memory", "64M", "--spill", "/nonexistent", "--", "true"], 2, "no such folder"),
+        (vec!["run", "--memory", "64M", "--spill", "/nonexistent", "--", "true"], 3, "no such folder"),
         (vec!["run", "--memory", "64M", "--spill", "/dev/shm", "--", "true"], 2, "tmpfs"),
         (
             vec!["run", "--memory", "64M", "--unused", "64M", "--", "true"],
@@ -124,7 +124,7 @@ fn what_cannot_be_covered_is_refused_with_the_reason() {
             2,
             "the budget is 64.0 MiB",
         ),
-        (vec!["run", "--memory", "64M", "--report", "/nonexistent/r", "--", "true"], 2, "--report"),
+        (vec!["run", "--memory", "64M", "--report", "/nonexistent/r", "--", "true"], 3, "--report"),
         (vec!["run", "--memory", "64M", "--", "/etc/passwd"], 3, "not a file that may be executed"),
         (vec!["run", "--memory", "64M", "--on-overflow", "maybe", "--", "true"], 2, "pause"),
         (vec!["job", "set", "99", "--memory", "1G"], 3, "no job 99"),

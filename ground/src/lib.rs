@@ -18,6 +18,7 @@ pub mod robust;
 pub mod input_file;
 pub mod own_file;
 pub mod rights;
+pub mod size;
 pub mod socket_file;
 pub mod observe;
 pub mod complete;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report as text: as wide as the terminal, but at least 60 columns, and in colour on a terminal.
 
-use std::io::IsTerminal;
+use memlift_cli::print;
 
 use super::{Check, State, Verdict};
 
-/// Columns of a terminal whose width is unknown, and least width.
-const NARROW: usize = 60;
 /// If fewer columns are left for a finding, it is printed on lines of its own.
 const LEAST_FOUND: usize = 40;
 
@@ -20,12 +18,9 @@ pub struct Page {
 impl Page {
     /// Makes a page for standard output: wrapped and coloured on a terminal. `NO_COLOR` is respected.
     pub fn of_terminal() -> Self {
-        let output = std::io::stdout();
-        let columns = output
-            .is_terminal()
-            .then(|| rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| usize::from(size.ws_col)));
+        let columns = print::columns();
         let colour = columns.is_some() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { columns: columns.map(|columns| columns.max(NARROW)), colour }
+        Self { columns, colour }
     }
 
     /// Prints all sections: each check with its finding and its advice.
@@ -103,20 +98,7 @@ impl Page {
 
     fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let Some(columns) = self.columns else { return vec![text.to_owned()] };
-        let most = columns.saturating_sub(indent).max(20);
-        let mut lines = vec![String::new()];
-        for word in text.split_whitespace() {
-            let line = lines.last_mut().expect("there is one");
-            if line.is_empty() {
-                line.push_str(word);
-            } else if line.chars().count() + 1 + word.chars().count() <= most {
-                line.push(' ');
-                line.push_str(word);
-            } else {
-                lines.push(word.to_owned());
-            }
-        }
-        lines
+        print::wrapped(text, columns.saturating_sub(indent).max(20))
     }
 }
 

@@ -25,6 +25,7 @@ use crate::run::{enough, parts, size};
 #[derive(Clone, Debug, Subcommand)]
 pub enum Verb {
     /// List running jobs, their memory and its cost
+    #[command(visible_alias = "ls")]
     List,
     /// Change what a running job is given
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]

@@ -11,7 +11,7 @@ use memlift::persist::convert::{self, Conversion};
 use memlift::persist::{BackupOptions, Error, Options, Pool, repair};
 use serde_json::{Value, json};
 
-use super::{check, failure, info};
+use super::{check, failure, info, target_folder};
 use crate::failure::Failure;
 use crate::print;
 
@@ -22,6 +22,7 @@ pub fn repair(
     accept_loss: bool,
     as_json: bool,
 ) -> Result<(), Failure> {
+    target.map_or(Ok(()), target_folder)?;
     let repaired = match (target, accept_loss) {
         (Some(target), false) => repair::repair(files, target),
         (Some(target), true) => repair::repair_accepting_loss(files, target),
@@ -57,6 +58,7 @@ pub fn repair(
 
 /// Copies a pool into a new file.
 pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: bool) -> Result<(), Failure> {
+    target_folder(target)?;
     let made = convert::convert(files, target, args).map_err(failure(&files[0]))?;
     if as_json {
         return print::json(&json!({
@@ -78,6 +80,7 @@ pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: boo
 
 /// Copies a pool unchanged; the pool is only read.
 pub fn backup(path: &Path, target: &Path, rate: Option<u64>, as_json: bool) -> Result<(), Failure> {
+    target_folder(target)?;
     let bytes_per_second = match rate.map(NonZeroU64::new) {
         Some(None) => {
             return Err(Failure::Usage("--rate 0 copies nothing: name the bytes of a second".to_owned()));

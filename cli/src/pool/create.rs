@@ -6,7 +6,7 @@ use std::path::Path;
 use memlift::persist::{Mechanism, Options, Pool};
 use serde_json::json;
 
-use super::{failure, info};
+use super::{failure, info, target_folder};
 use crate::failure::Failure;
 use crate::print;
 
@@ -19,6 +19,7 @@ pub fn options(size: u64, mechanism: Mechanism, lanes: u32, lane_bytes: u64, sec
 
 /// Creates a pool, and prints its durability guarantee on this disk.
 pub fn create(path: &Path, options: &Options, as_json: bool) -> Result<(), Failure> {
+    target_folder(path)?;
     let pool = Pool::create(path, options).map_err(failure(path))?;
     let (header, guarantee) = (pool.header(), pool.guarantee());
     pool.close().map_err(failure(path))?;

@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use memlift::ground::size;
 use memlift::persist::convert::Conversion;
 use memlift::persist::{Error, Mechanism};
 use memlift::traverse::resolve::resolve;
 
 use crate::failure::Failure;
-use crate::size::size;
 
 /// Verbs of `pool`.
 #[derive(Debug, Subcommand)]
@@ -41,7 +41,7 @@ pub enum Verb {
         /// The new file
         path: PathBuf,
         /// Heap at first, in bytes or with K, M, G, T; it grows by itself
-        #[arg(long, value_parser = size, default_value = "256K")]
+        #[arg(long, value_parser = size::parse, default_value = "256K")]
         size: u64,
         /// How transactions are made durable
         #[arg(long, value_enum, default_value_t = MechanismArg::Redo)]
@@ -50,7 +50,7 @@ pub enum Verb {
         #[arg(long, default_value_t = 8)]
         lanes: u32,
         /// Bytes of a lane; a transaction may write half of it
-        #[arg(long, value_parser = size, default_value = "1M", value_name = "SIZE")]
+        #[arg(long, value_parser = size::parse, default_value = "1M", value_name = "SIZE")]
         lane_bytes: u64,
         /// Parts that are locked apart: writers that do not wait for each other
         #[arg(long, default_value_t = 1)]
@@ -132,7 +132,7 @@ pub enum Verb {
         /// The new file; nothing is overwritten
         target: PathBuf,
         /// Bytes to copy per second, at most, or with K, M, G, T
-        #[arg(long, value_parser = size, value_name = "SIZE")]
+        #[arg(long, value_parser = size::parse, value_name = "SIZE")]
         rate: Option<u64>,
     },
     /// Copy a pool into a new file with another mechanism, log, number of sections or size
@@ -208,14 +208,14 @@ pub enum Verb {
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
         /// Memory that changed pages may take, in bytes or with K, M, G, T [default: a quarter of what the process may have]
-        #[arg(long, value_parser = size, value_name = "SIZE")]
+        #[arg(long, value_parser = size::parse, value_name = "SIZE")]
         memory: Option<u64>,
         /// Folder for copies of the pool that BGSAVE asks for; each is a new file, POOL.SECONDS
         #[arg(long, value_name = "FOLDER")]
         copies: Option<PathBuf>,
         /// Memory for pages as they were, while other processes read the pool (`memlift pool dump` or `backup`, say), in bytes or with K, M,
         /// G, T; 0: none may [default: 64M]
-        #[arg(long, value_parser = size, value_name = "SIZE")]
+        #[arg(long, value_parser = size::parse, value_name = "SIZE")]
         readers: Option<u64>,
         /// Place of a copy that is kept up to date, a second behind: s3://BUCKET/PATH, gs://, az://, or a folder (see `pool replicate`)
         #[arg(long, value_name = "URL", required_if_eq("durability", "replicated"))]
@@ -243,7 +243,7 @@ impl MoreFiles {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Heap, in bytes or with K, M, G, T
-    #[arg(long, value_parser = size)]
+    #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
     /// How transactions are made durable
     #[arg(long, value_enum)]
@@ -252,7 +252,7 @@ pub struct ServeArgs {
     #[arg(long)]
     lanes: Option<u32>,
     /// Bytes of a lane
-    #[arg(long, value_parser = size, value_name = "SIZE")]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     lane_bytes: Option<u64>,
     /// Parts that are locked apart
     #[arg(long)]
@@ -343,11 +343,21 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a new file whose folder is not there. The service would name the file under construction beside it.
+fn target_folder(target: &Path) -> Result<(), Failure> {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            Err(Failure::Unavailable(format!("{}: there is no such folder", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Converts an error of the service to a failure. A text that starts with "the pool" gets the pool's path in front.
 fn failure(path: &Path) -> impl Fn(Error) -> Failure {
     move |error| match error {
         Error::InUse { .. } => Failure::Unavailable(error.to_string()),
-        Error::Argument { .. } => Failure::Usage(error.to_string()),
+        Error::Argument { .. } | Error::Exists { .. } => Failure::Usage(error.to_string()),
         Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::Unavailable(error.to_string())
         }
@@ -355,11 +365,9 @@ fn failure(path: &Path) -> impl Fn(Error) -> Failure {
             Failure::Failed(format!("{error}; nothing was left behind: make room, or ask for less"))
         }
         Error::NoReplica { .. } | Error::ReplicaStore { .. } => Failure::Unavailable(error.to_string()),
-        Error::File { .. }
-        | Error::Exists { .. }
-        | Error::Replica { .. }
-        | Error::Fenced { .. }
-        | Error::NotReplicated { .. } => Failure::Failed(error.to_string()),
+        Error::File { .. } | Error::Replica { .. } | Error::Fenced { .. } | Error::NotReplicated { .. } => {
+            Failure::Failed(error.to_string())
+        }
         other => Failure::Failed(format!("{}: {other}", path.display())),
     }
 }

@@ -6,8 +6,10 @@
 //! - **Owner** headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
 
 use memlift::ground::region::Headroom;
+use memlift::ground::size;
 
 use crate::failure::Failure;
+use crate::print;
 
 /// Least budget, because no program starts with less.
 pub const LEAST_BYTES: u64 = 8 << 20;
@@ -32,8 +34,9 @@ pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
         let bytes = less_headroom(headroom.bytes);
         if bytes < LEAST_BYTES {
             return Err(Failure::Unavailable(format!(
-                "only {} bytes are left below {}: nothing runs in that",
-                headroom.bytes, headroom.source
+                "only {} are left below {}: nothing runs in that",
+                print::bytes(headroom.bytes),
+                headroom.source
             )));
         }
         return Ok(Budget { bytes, origin: format!("{}, less headroom", headroom.source) });
@@ -54,7 +57,10 @@ pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
 /// Refuses a budget that is too small.
 pub fn enough(bytes: u64) -> Result<(), Failure> {
     if bytes < LEAST_BYTES {
-        return Err(Failure::Usage(format!("--memory {bytes}: nothing runs in less than 8M")));
+        return Err(Failure::Usage(format!(
+            "--memory {}: nothing runs in less than 8M",
+            print::bytes(bytes)
+        )));
     }
     Ok(())
 }
@@ -66,7 +72,7 @@ pub fn less_headroom(bytes: u64) -> u64 {
 
 /// Parses a size that a machine can have.
 pub fn size(text: &str) -> Result<u64, String> {
-    let bytes = crate::size::size(text)?;
+    let bytes = size::parse(text).map_err(|error| error.to_string())?;
     if bytes < 1 << 48 { Ok(bytes) } else { Err("that is more than a machine can have".to_owned()) }
 }
 

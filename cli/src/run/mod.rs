@@ -93,7 +93,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "profile")]
     plot: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
@@ -147,7 +147,10 @@ fn check(args: &Args, budget_bytes: u64) -> Result<(), Failure> {
     parts(args.unused, args.min_uncompressed, budget_bytes)?;
     if let Some(folder) = &args.spill {
         if !folder.is_dir() {
-            return Err(Failure::Usage(format!("--spill {}: there is no such folder", folder.display())));
+            let there = folder.exists();
+            let what = if there { "this is not a folder" } else { "there is no such folder" };
+            let text = format!("--spill {}: {what}", folder.display());
+            return Err(if there { Failure::Usage(text) } else { Failure::Unavailable(text) });
         }
         Spill::create(folder, SPILL_PROBE_BYTES)
             .map_err(|error| Failure::Usage(format!("--spill {}: {error}", folder.display())))?;

@@ -2,6 +2,7 @@
 //! Errors of regions, and what to do about them.
 
 use super::RegionOffset;
+use crate::size::readable;
 
 /// Reason that a region could not be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -17,15 +18,16 @@ pub enum RegionError {
         bytes: u64,
     },
     /// More bytes than an address space has.
-    #[error("a region of {bytes} bytes does not fit into the address space; ask for less")]
+    #[error("a region of {} does not fit into the address space; ask for less", readable(*.bytes))]
     TooLarge {
         /// Bytes asked for.
         bytes: u64,
     },
     /// Touching that much memory could make the kernel's OOM killer act.
     #[error(
-        "{needed} bytes are needed but {available} are left by {origin}; free memory, ask for a smaller \
-         region, or raise that limit"
+        "{} are needed but {} are left by {origin}; free memory, ask for a smaller region, or raise that limit",
+        readable(*.needed),
+        readable(*.available)
     )]
     Headroom {
         /// Bytes that were requested, with the margin that is kept free.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors that are found before the program starts to run; each message says what to do about it.
 
+use memlift_ground::size::readable;
+
 /// Reasons for which a job, an arena or a spill file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -68,7 +70,9 @@ pub enum Error {
     },
     /// The total that was asked for is more than the machine has left.
     #[error(
-        "{total} bytes were asked for, {left} are not given to other jobs; ask for less, or see `memlift job list`"
+        "{} were asked for, {} are not given to other jobs; ask for less, or see `memlift job list`",
+        readable(*.total as u64),
+        readable(*.left as u64)
     )]
     Admission {
         /// Bytes that were asked for.

@@ -24,6 +24,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use memlift::ground::config::Config;
 use memlift::ground::region::Headroom;
+use memlift::ground::size;
 use memlift::offload::Engine;
 use memlift::place::Origin;
 use memlift::spec::formats::trace::{HEADER_BYTES, Header, Kind};
@@ -35,7 +36,6 @@ use memlift_model::whatif::{
 
 use memlift_cli::failure::Failure;
 use memlift_cli::print;
-use memlift_cli::size::size;
 
 use beside::beside;
 use export::{Format, Pages};
@@ -100,7 +100,7 @@ pub struct Args {
         conflicts_with_all = ["submits", "batch", "ahead", "export", "summary"])]
     cores: Option<u32>,
     /// Calls from this size on [default: from where on it pays]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     from: Option<u64>,
     /// Another file of parameters for the device
     #[arg(long, value_name = "FILE")]
