@@ -41,14 +41,13 @@ mod stream;
 mod table;
 mod view;
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_ground::facility::{Facility, usable};
 
 use crate::block::Job;
 use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};
-use crate::spill::Spill;
 use crate::store::Store;
 use crate::{Error, Result};
 use engine::Engine;
@@ -57,6 +56,7 @@ use evict::Evict;
 use probation::Probation;
 use seat::Seats;
 use space::Space;
+use spill::Spiller;
 use stream::Streams;
 use table::{CHUNK_BYTES, CHUNK_PAGES, Table};
 
@@ -170,13 +170,7 @@ pub struct Pager {
     vectored: AtomicBool,
     recycling: AtomicBool,
     hook: AtomicPtr<()>,
-    spill: AtomicPtr<Spill>,
-    spill_hand: AtomicUsize,
-    /// The error number that the last message about a refused spill named.
-    spill_refused: AtomicI32,
-    /// Credit for spilling ahead of need, pages: faults that more room would have saved, minus the cost of spilling and
-    /// reading back.
-    credit: AtomicI64,
+    spill: Spiller,
     /// Signal mask that the forking thread had before the fork.
     fork_mask: AtomicU64,
     /// Index after the last chunk that was ever used.
@@ -234,10 +228,7 @@ impl Pager {
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
             recycling: AtomicBool::new(true),
             hook: AtomicPtr::new(std::ptr::null_mut()),
-            spill: AtomicPtr::new(std::ptr::null_mut()),
-            spill_hand: AtomicUsize::new(0),
-            spill_refused: AtomicI32::new(0),
-            credit: AtomicI64::new(0),
+            spill: Spiller::default(),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),
             no_victim_at: AtomicU64::new(u64::MAX / 2),
@@ -346,7 +337,7 @@ impl Pager {
         let mut released = 0;
         match entry.tag() {
             Tag::Clean | Tag::Spilled if entry.slot().is_some() => {
-                if let Some((spill, slot)) = self.spill().zip(entry.slot()) {
+                if let Some((spill, slot)) = self.spill.file().zip(entry.slot()) {
                     spill.free(slot);
                 }
             }

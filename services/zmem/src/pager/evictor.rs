@@ -88,7 +88,7 @@ impl Pager {
         let tables = self.counts.tables.load(Ordering::Relaxed);
         self.job.publish((arena + native) as u64, self.store.bytes() as u64, tables as u64);
         // Copies of present pages are in both numbers; they are few.
-        let spilled = self.spill().map_or(0, Spill::disk_bytes);
+        let spilled = self.spill.file().map_or(0, Spill::disk_bytes);
         self.job.publish_away((self.store.numbers().objects * PAGE_BYTES + spilled) as u64);
     }
 }

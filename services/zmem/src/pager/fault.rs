@@ -537,7 +537,7 @@ impl Pager {
                 && old[*index].slot() == old[index - 1].slot().map(Slot::next)
         };
         let run = 1 + (1..pages.len().min(old.len())).take_while(follows).count();
-        let read = self.spill().zip(old[0].slot());
+        let read = self.spill.file().zip(old[0].slot());
         let began = Instant::now();
         let read = read.map(|(spill, slot)| spill.read_run(slot, pages[0] as u64, &mut room[..run]));
         self.job.count(Counter::UnspillNs, began.elapsed().as_nanos() as u64);

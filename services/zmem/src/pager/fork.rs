@@ -63,7 +63,7 @@ impl Pager {
         std::mem::forget(self.evict.lock());
         self.prepare_fork();
         self.store.lock_all();
-        if let Some(spill) = self.spill() {
+        if let Some(spill) = self.spill.file() {
             spill.before_fork();
         }
         self.job.before_fork();
@@ -72,7 +72,7 @@ impl Pager {
 
     /// Lets the parent go on after a fork, also after one that failed.
     pub fn after_fork_parent(&self) {
-        if let Some(spill) = self.spill() {
+        if let Some(spill) = self.spill.file() {
             // SAFETY: this thread called `before_fork`, which called that of the spill file.
             unsafe { spill.after_fork_parent() };
         }
@@ -84,7 +84,7 @@ impl Pager {
     pub fn after_fork_child(&self) {
         self.engine.detach();
         let _ = self.job.fork_child();
-        if let Some(spill) = self.spill() {
+        if let Some(spill) = self.spill.file() {
             // SAFETY: the thread that forked called `before_fork`, and no other thread exists in the child.
             unsafe { spill.after_fork_child() };
         }

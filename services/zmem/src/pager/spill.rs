@@ -9,7 +9,7 @@
 //! - **Not here** the file ([`crate::spill`]); reading pages back ([`super::fault`])
 
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use super::Pager;
 use super::cold::COLD_ROUNDS;
@@ -31,6 +31,67 @@ const READ_COST: i64 = 16;
 /// Upper bound of the credit, and of the debt, pages.
 const MOST_CREDIT: i64 = 4096;
 
+/// The spill file, and the decision if spilling ahead of need pays.
+#[derive(Default)]
+pub(super) struct Spiller {
+    file: AtomicPtr<Spill>,
+    /// Page at which the search for cold pages goes on.
+    hand: AtomicUsize,
+    /// The error number that the last message about a refused spill named.
+    refused: AtomicI32,
+    /// Pages: faults that more room would have saved, minus the cost of spilling and reading back.
+    credit: AtomicI64,
+}
+
+impl Spiller {
+    fn set(&self, spill: Spill) -> Result<()> {
+        let place = Mapping::reserve("the spill file's tables", size_of::<Spill>())?;
+        let pointer = place.pointer().as_ptr().cast::<Spill>();
+        // SAFETY: the mapping is as large as the value and belongs to this call alone; once it is stored below, it is never
+        // unmapped.
+        unsafe { pointer.write(spill) };
+        let none = std::ptr::null_mut();
+        if self.file.compare_exchange(none, pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: the value was written above, and only this thread has the pointer; it is read once.
+            drop(unsafe { pointer.read() });
+            return Err(Error::Started);
+        }
+        std::mem::forget(place);
+        Ok(())
+    }
+
+    /// Returns the spill file, if there is one.
+    pub(super) fn file(&self) -> Option<&Spill> {
+        // SAFETY: a pointer that is stored there refers to a value that lives as long as the process.
+        unsafe { self.file.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Returns true if a batch that is spilled ahead of need pays.
+    fn pays_ahead(&self) -> bool {
+        self.file().is_some() && self.credit.load(Ordering::Relaxed) >= BATCH as i64
+    }
+
+    fn add_credit(&self, more: i64) {
+        let sum = self.credit.load(Ordering::Relaxed) + more;
+        self.credit.store(sum.clamp(-MOST_CREDIT, MOST_CREDIT), Ordering::Relaxed);
+    }
+
+    /// Prints the reason why nothing more is spilled, each time it changes. The job goes on without spilling as long as it
+    /// fits.
+    fn say_refused(&self, error: SpillError) {
+        let kind = match error {
+            SpillError::Device(errno) => errno,
+            SpillError::Full { .. } => -1,
+            _ => -2,
+        };
+        if self.refused.swap(kind, Ordering::Relaxed) != kind {
+            let mut line = Line::new();
+            let _ = writeln!(line, "memlift: no more pages are spilled for now: {error}");
+            line.write();
+        }
+    }
+}
+
 impl Pager {
     /// Sets the spill file; possible only once.
     ///
@@ -38,36 +99,19 @@ impl Pager {
     ///
     /// There is a spill file already, or there is no memory.
     pub fn spill_to(&self, spill: Spill) -> Result<()> {
-        let place = Mapping::reserve("the spill file's tables", size_of::<Spill>())?;
-        let pointer = place.pointer().as_ptr().cast::<Spill>();
-        // SAFETY: the mapping is as large as the value and belongs to this call alone; once it is stored below, it is never
-        // unmapped.
-        unsafe { pointer.write(spill) };
-        let none = std::ptr::null_mut();
-        if self.spill.compare_exchange(none, pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: the value was written above, and only this thread has the pointer; it is read once.
-            drop(unsafe { pointer.read() });
-            return Err(Error::Started);
-        }
-        std::mem::forget(place);
+        self.spill.set(spill)?;
         self.publish_view();
         Ok(())
     }
 
-    /// Returns the spill file, if there is one.
-    pub(super) fn spill(&self) -> Option<&Spill> {
-        // SAFETY: a pointer that is stored there refers to a value that lives as long as the process.
-        unsafe { self.spill.load(Ordering::Acquire).as_ref() }
-    }
-
     /// Spills the pages that left longest ago, if the credit says that this pays. Returns the number of pages.
     pub(super) fn spill_ahead(&self, seat: &mut Seat) -> usize {
-        if self.spill().is_none() || self.credit.load(Ordering::Relaxed) < BATCH as i64 {
+        if !self.spill.pays_ahead() {
             return 0;
         }
         let spilled = self.spill_cold(seat, BATCH * PAGE_BYTES / 4, COLD_ROUNDS).steps;
         // Looking for pages has a cost, too, even if none was found.
-        self.add_credit(-(spilled.max(BATCH / 4) as i64));
+        self.spill.add_credit(-(spilled.max(BATCH / 4) as i64));
         spilled
     }
 
@@ -76,22 +120,17 @@ impl Pager {
     /// it.
     pub(super) fn update_credit(&self, entry: Entry) {
         match entry.tag() {
-            Tag::Stored if self.left_soon(entry) => self.add_credit(1),
-            Tag::Spilled => self.add_credit(-READ_COST),
+            Tag::Stored if self.left_soon(entry) => self.spill.add_credit(1),
+            Tag::Spilled => self.spill.add_credit(-READ_COST),
             _ => {}
         }
-    }
-
-    fn add_credit(&self, more: i64) {
-        let sum = self.credit.load(Ordering::Relaxed) + more;
-        self.credit.store(sum.clamp(-MOST_CREDIT, MOST_CREDIT), Ordering::Relaxed);
     }
 
     /// Spills pages that left at least `rounds` ago, until `want` bytes came back to the job or there are no more such pages.
     /// With 0, present pages that do not compress, and pages shared by a fork, are spilled too.
     pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize, rounds: u64) -> Evicted {
         let mut evicted = Evicted::default();
-        let Some(spill) = self.spill().filter(|spill| spill.is_open()) else { return evicted };
+        let Some(spill) = self.spill.file().filter(|spill| spill.is_open()) else { return evicted };
         // The seat gets room for a whole batch, because one write takes no longer than a write of one page. That room pays
         // for itself with the first batch.
         let bytes = BATCH.saturating_sub(seat.reached) * PAGE_BYTES;
@@ -101,7 +140,7 @@ impl Pager {
             seat.reached = BATCH;
         }
         let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
-        let (mut looked, mut hand) = (0, self.spill_hand.load(Ordering::Relaxed));
+        let (mut looked, mut hand) = (0, self.spill.hand.load(Ordering::Relaxed));
         // The hand goes round until every page has lost its heat.
         let most = if rounds == 0 { reached * (MAX_HEAT as usize + 1) } else { reached };
         let now = self.round.load(Ordering::Relaxed);
@@ -137,7 +176,7 @@ impl Pager {
             evicted.steps += done.steps;
             evicted.bytes += done.bytes;
         }
-        self.spill_hand.store(hand, Ordering::Relaxed);
+        self.spill.hand.store(hand, Ordering::Relaxed);
         evicted
     }
 
@@ -178,7 +217,7 @@ impl Pager {
         let outcome = (frozen && count > 0).then(|| spill.write(&parts[..count], &mut slots));
         let written = outcome == Some(Ok(()));
         if let Some(Err(error)) = outcome {
-            self.say_refused(error);
+            self.spill.say_refused(error);
         }
         for (((page, old), way), slot) in pages.iter().zip(old).zip(ways).zip(slots) {
             let staged = staged(*way);
@@ -208,21 +247,6 @@ impl Pager {
             evicted.bytes += self.compact(count);
         }
         evicted
-    }
-
-    /// Prints the reason why nothing more is spilled, each time it changes. The job goes on without spilling as long as it
-    /// fits.
-    fn say_refused(&self, error: SpillError) {
-        let kind = match error {
-            SpillError::Device(errno) => errno,
-            SpillError::Full { .. } => -1,
-            _ => -2,
-        };
-        if self.spill_refused.swap(kind, Ordering::Relaxed) != kind {
-            let mut line = Line::new();
-            let _ = writeln!(line, "memlift: no more pages are spilled for now: {error}");
-            line.write();
-        }
     }
 
     /// Copies a present, protected page, so that the disk write reads the copy and not arena memory.

@@ -110,7 +110,7 @@ impl Pager {
             reached: self.reached.as_ptr() as u64,
             tables: self.table.addresses().map(|address| address as u64),
             store: self.store.ranges().map(|word| word as u64),
-            spill: self.spill().map_or([0; 3], |spill| spill.ranges().map(|word| word as u64)),
+            spill: self.spill.file().map_or([0; 3], |spill| spill.ranges().map(|word| word as u64)),
         };
         for (word, value) in self.view.words.iter().zip(words.to_words()) {
             word.store(value, Ordering::Relaxed);
