@@ -237,6 +237,8 @@ impl Client {
             }
         }
         let node = match request.node {
+            // A backup has no memory; the node that it is of has.
+            Some(node) if self.reaches.get(node).is_some_and(|reach| reach.is_backup) => self.node_in_turn(),
             Some(node) => node,
             None => self.route(request.address)?,
         };

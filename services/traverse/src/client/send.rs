@@ -18,6 +18,9 @@ use memlift_spec::formats::packet::PACKET_VERSION;
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
 
+/// Longest timeout of a client that knows a backup.
+const TIMEOUT_BACKUP_MAX: Duration = Duration::from_millis(250);
+
 /// Attempts to ask a node for the owner of an address, beyond the first one.
 const INQUIRY_ATTEMPTS: u32 = 3;
 
@@ -72,9 +75,12 @@ impl Client {
     pub(super) fn transmit(&mut self, sequence: u64) -> Result<()> {
         let settled = self.flights.first_key_value().map_or(sequence, |(&first, _)| first);
         let timeout = self.timeout();
+        // A backup that has taken over is found by the next attempt.
+        let has_backup = self.reaches.iter().any(|reach| reach.is_backup);
+        let most = if has_backup { TIMEOUT_BACKUP_MAX } else { TIMEOUT_MAX };
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         flight.sent = Instant::now();
-        flight.timeout = (timeout * (1 << flight.attempt.min(6))).min(TIMEOUT_MAX);
+        flight.timeout = (timeout * (1 << flight.attempt.min(6))).min(most);
         let reach = &mut self.reaches[flight.node];
         reach.changed |= flight.changes();
         let request = &flight.request;
@@ -150,12 +156,14 @@ impl Client {
         // Two entries may be the same process: a backup that has taken over has the node's entry, too.
         let place = |reach: &Reach| (reach.link, reach.peer);
         let (count, gone) = (self.reaches.len(), place(&self.reaches[silent]));
-        self.next_inquiry = (self.next_inquiry + 1) % count;
-        let mut others = (0..count).map(|step| (self.next_inquiry + step) % count);
-        match others.find(|node| place(&self.reaches[*node]) != gone) {
-            Some(node) => self.ask_owner(address, node).map(drop),
-            None => Ok(()),
+        let mut others = (1..=count).map(|step| (self.next_inquiry + step) % count);
+        if let Some(node) = others.find(|node| place(&self.reaches[*node]) != gone)
+            && self.ask_owner(address, node)?
+        {
+            // Only then is it another one's turn: a question lasts for several attempts, and their number must not decide who is asked.
+            self.next_inquiry = node;
         }
+        Ok(())
     }
 
     /// Asks a node for the owner of an address, unless such a request is in flight; returns true if it was asked.

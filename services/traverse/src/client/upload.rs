@@ -34,7 +34,10 @@ impl Client {
         self.counts.uploads += 1;
         let upload = upload_of(&program);
         let pieces = upload.len().div_ceil(PIECE_BYTES) as u32;
-        for node in 0..self.reaches.len() {
+        // A backup gets programs from its primary, and nobody waits for places where a node was before.
+        let backup = |node: &usize| self.reaches[*node].is_backup;
+        let nodes: Vec<usize> = (0..self.reaches.len()).filter(|node| !backup(node)).collect();
+        for node in nodes {
             self.uploads.insert((node, hash), pieces);
             for (piece, bytes) in upload.chunks(PIECE_BYTES).enumerate() {
                 let request = Request {

@@ -273,7 +273,7 @@ impl CoordinatorState {
         let mut frames = Frames::greet(stream, Protocol::Map, self.options.secret.as_ref(), Side::Server)?;
         let mut idle_since = Instant::now();
         while !self.stopped() {
-            if !frames.stream().readable(Duration::from_millis(100))? {
+            if !frames.has_arrived() && !frames.stream().readable(Duration::from_millis(100))? {
                 if idle_since.elapsed() > IDLE_TIMEOUT {
                     return Ok(());
                 }

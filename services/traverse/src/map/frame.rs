@@ -23,6 +23,9 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 pub const REQUEST_BYTES_MAX: usize = 4 << 10;
 const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
 const MAC_BYTES: usize = 32;
+const COUNT_BYTES: usize = 4;
+/// Most bytes of one read of the stream.
+const READ_BYTES: usize = 16 << 10;
 
 /// Conversation that a connection is for. The two sides must mean the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +113,8 @@ pub struct Frames<S> {
     side: Side,
     sent: u64,
     received: u64,
+    /// Bytes that were read from the stream and belong to no received frame.
+    arrived: Vec<u8>,
 }
 
 impl<S> fmt::Debug for Frames<S> {
@@ -167,7 +172,7 @@ impl<S: Read + Write> Frames<S> {
         let secret = secret.map_or([0; 32], |secret| secret.0);
         let material = [&secret[..], &server[8..], &client[8..]].concat();
         let key = blake3::derive_key(protocol.context(), &material);
-        Ok(Frames { stream, key, side, sent: 0, received: 0 })
+        Ok(Frames { stream, key, side, sent: 0, received: 0, arrived: Vec::new() })
     }
 
     fn mac(&self, from: Side, number: u64, payload: &[u8]) -> blake3::Hash {
@@ -198,20 +203,16 @@ impl<S: Read + Write> Frames<S> {
     ///
     /// Errors of the stream (`UnexpectedEof`: the other side is gone), or `InvalidData`
     pub fn receive(&mut self) -> io::Result<Vec<u8>> {
-        let mut count = [0; 4];
-        self.stream.read_exact(&mut count)?;
-        let count = u32::from_le_bytes(count) as usize;
+        self.fill(COUNT_BYTES)?;
+        let count = u32::from_le_bytes(*self.arrived.first_chunk().expect("filled")) as usize;
         if count > if self.side == Side::Server { REQUEST_BYTES_MAX } else { ANSWER_BYTES_MAX } {
             return Err(broken("a frame is longer than any message"));
         }
-        // Memory grows with the bytes received, not with the announced count.
-        let mut payload = Vec::new();
-        (&mut self.stream).take(count as u64).read_to_end(&mut payload)?;
-        if payload.len() != count {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let mut mac = [0; MAC_BYTES];
-        self.stream.read_exact(&mut mac)?;
+        let end = COUNT_BYTES + count;
+        self.fill(end + MAC_BYTES)?;
+        let payload = self.arrived[COUNT_BYTES..end].to_vec();
+        let mac: [u8; MAC_BYTES] = self.arrived[end..end + MAC_BYTES].try_into().expect("filled");
+        self.arrived.drain(..end + MAC_BYTES);
         let from = if self.side == Side::Server { Side::Client } else { Side::Server };
         // Hashes are compared in constant time.
         if self.mac(from, self.received, &payload) != blake3::Hash::from_bytes(mac) {
@@ -219,6 +220,26 @@ impl<S: Read + Write> Frames<S> {
         }
         self.received += 1;
         Ok(payload)
+    }
+
+    /// Reads until this many bytes have arrived. Memory grows with the bytes received, not with an announced count.
+    fn fill(&mut self, bytes: usize) -> io::Result<()> {
+        let mut part = [0; READ_BYTES];
+        while self.arrived.len() < bytes {
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.arrived.extend_from_slice(&part[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if bytes of the next frame were read already.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
     }
 
     /// Returns the underlying stream.
@@ -233,9 +254,10 @@ impl Frames<TcpStream> {
     /// # Errors
     ///
     /// The system has no descriptor left
-    pub fn split(self) -> io::Result<(Frames<TcpStream>, Frames<TcpStream>)> {
+    pub fn split(mut self) -> io::Result<(Frames<TcpStream>, Frames<TcpStream>)> {
         let stream = self.stream.try_clone()?;
+        let arrived = std::mem::take(&mut self.arrived);
         let Frames { key, side, sent, received, .. } = self;
-        Ok((self, Frames { stream, key, side, sent, received }))
+        Ok((self, Frames { stream, key, side, sent, received, arrived }))
     }
 }

@@ -52,6 +52,9 @@ pub(super) struct Gate {
     lease: Arc<Lease>,
     queue: Mutex<Queue>,
     filled: Condvar,
+    /// Number of shards that sleep until packets may leave.
+    asleep: Mutex<usize>,
+    passed: Condvar,
 }
 
 impl Gate {
@@ -65,6 +68,8 @@ impl Gate {
             lease,
             queue: Mutex::default(),
             filled: Condvar::new(),
+            asleep: Mutex::default(),
+            passed: Condvar::new(),
         }
     }
 
@@ -127,6 +132,26 @@ impl Gate {
     /// Notes the newest message that the backup has answered.
     pub(super) fn confirm(&self, message: u64) {
         self.answered.fetch_max(message, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Sleeps until packets of this position may leave that ask for an answer to this message, and at most `at_most`.
+    pub(super) fn sleep(&self, position: u64, message: u64, at_most: Duration) {
+        let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that what happens from here on wakes this thread.
+        if self.is_passed(position, message) || self.is_replaced() {
+            return;
+        }
+        *asleep += 1;
+        let waited = self.passed.wait_timeout(asleep, at_most).unwrap_or_else(PoisonError::into_inner);
+        asleep = waited.0;
+        *asleep -= 1;
+    }
+
+    fn wake(&self) {
+        if *self.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+            self.passed.notify_all();
+        }
     }
 
     /// Takes the waiting records; waits up to `at_most` for the first one, or for [`Gate::ask`]. Returns `None` if the queue was closed.
@@ -158,16 +183,19 @@ impl Gate {
         let _ = self.acknowledged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
             (before != ALONE && records > before && records != ALONE).then_some(records)
         });
+        self.wake();
     }
 
     /// Lets all answers pass: no backup is listed.
     pub(super) fn release(&self) {
         self.acknowledged.store(ALONE, Ordering::SeqCst);
+        self.wake();
     }
 
     /// Notes that another copy has taken over: nothing passes any more.
     pub(super) fn replace(&self) {
         self.is_replaced.store(true, Ordering::SeqCst);
+        self.wake();
     }
 
     /// Returns true once another copy has taken over.

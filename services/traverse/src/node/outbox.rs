@@ -93,7 +93,12 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns the position and the message for which the first packets wait.
+    pub(super) fn first(&self) -> Option<(u64, u64)> {
+        self.turns.front().map(|(position, message, _)| (*position, *message))
+    }
+
+    fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 }

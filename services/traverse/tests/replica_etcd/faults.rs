@@ -68,6 +68,7 @@ fn a_client_that_came_after_a_fail_over_follows_the_next_one() {
         HashMap::open(map).insert(client, key, b"value").unwrap_or_else(|error| panic!("{key}: {error}"))
     };
     for (key, client) in clients.iter_mut().enumerate() {
+        client.call(Request::allocate(0, 8)).unwrap_or_else(|error| panic!("{key}: {error}"));
         assert!(put(client, key as u64));
     }
     second.kill();
