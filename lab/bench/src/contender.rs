@@ -190,6 +190,7 @@ pub fn child() -> Option<ExitCode> {
         Some("glibc") => serve(&Glibc::new(), arguments),
         Some("plain") => serve(&Plain::default(), arguments),
         Some(BUSY) => occupy_core(),
+        Some(crate::traverse::NAME) => crate::traverse::serve_replicated(arguments),
         Some(crate::ipc::NAME) => crate::ipc::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
         Some(crate::zmem::NAME) => crate::zmem::serve(arguments),

@@ -20,6 +20,7 @@ mod node;
 mod pages;
 mod pin;
 mod places;
+mod replicated;
 mod serve;
 mod stores;
 mod table1;
@@ -30,6 +31,7 @@ mod view;
 mod xdp;
 mod ycsb;
 
+pub(crate) use self::replicated::{NAME, serve as serve_replicated};
 pub(crate) use self::stores::story;
 use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
@@ -54,6 +56,7 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         Some("latency" | "throughput") => latency::row(definition, quick),
         Some("table1") => table1::row(definition, quick),
         Some("cross4") => cross::row(definition, quick),
+        Some("replicated" | "failover") => replicated::row(definition, quick),
         _ => Err(unknown(definition)),
     }
 }

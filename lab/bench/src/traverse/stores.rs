@@ -29,8 +29,8 @@ use memlift_traverse::structures::sink::Sink;
 use memlift_traverse::structures::{Scratch, Walk, shipped};
 
 use self::memcached::Memcached;
-use self::redis::Redis;
-use self::server::{Server, Store};
+pub(super) use self::redis::Redis;
+pub(super) use self::server::{Server, Store};
 use super::Stop;
 use super::apps::nodes::{Nodes, Over, failed};
 use super::apps::{Of, Reader, compare, machine_text, timed};

@@ -161,6 +161,23 @@ impl Redis {
         })
     }
 
+    /// Sets a key to a value, and waits for the reply. With `waits` it also waits until a replica has it; returns how many have.
+    pub fn set_safely(&mut self, key: u64, value: u64, waits: bool) -> Result<i64, BenchError> {
+        self.command(&[b"SET", &key.to_be_bytes(), &value.to_le_bytes()]);
+        if waits {
+            self.command(&[b"WAIT", b"1", b"1000"]);
+        }
+        self.send()?;
+        if self.head()? != Head::Simple {
+            return Err(wrong(b"SET was refused"));
+        }
+        match waits.then(|| self.head()).transpose()? {
+            None => Ok(0),
+            Some(Head::Integer(replicas)) => Ok(replicas),
+            Some(_) => Err(wrong(b"no number of replicas")),
+        }
+    }
+
     /// Gives each of these its value as its score in a sorted set, a command each, pipelined.
     pub fn zadd(&mut self, pairs: &[(u64, u64)], depth: usize) -> Result<(), BenchError> {
         self.pipelined(pairs, depth, |redis, (key, value)| {

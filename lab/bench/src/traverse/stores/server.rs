@@ -90,8 +90,13 @@ impl Store {
 }
 
 impl Server {
-    /// Starts one with room for so many bytes of data.
+    /// Starts one with room for so many bytes of data, without persistence.
     pub fn start(store: Store, tcp: bool, bytes: u64) -> Result<Server, Stop> {
+        Server::start_with(store, tcp, bytes, &[])
+    }
+
+    /// The same with more arguments, which count before the usual ones.
+    pub fn start_with(store: Store, tcp: bool, bytes: u64, more: &[&str]) -> Result<Server, Stop> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let version = store.version()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -143,6 +148,7 @@ impl Server {
                 };
             }
         }
+        command.args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         // It is held to the nodes' core, because it starts there.
         let held = Held::new(Role::Node);
@@ -177,6 +183,14 @@ impl Server {
     /// Opens a connection to the store.
     pub fn line(&self) -> Result<Line, BenchError> {
         Line::connect(&self.place).map_err(BenchError::system("connecting to a store"))
+    }
+
+    /// Returns its port; 0: it has none.
+    pub fn port(&self) -> u16 {
+        match &self.place {
+            Place::Tcp(at) => at.port(),
+            Place::Unix(_) => 0,
+        }
     }
 
     /// Returns its process number, with which its CPU time is read.
