@@ -5,7 +5,7 @@
 
 use super::Inner;
 use super::collect::Owed;
-use super::jobs::Measured;
+use super::jobs::{Jobs, Measured};
 use crate::error::{Error, RemoteFailure};
 use crate::failpoint::{Step, reach};
 use crate::handshake::{AddSegment, RESPONSE};
@@ -178,6 +178,11 @@ impl Inner {
 
     /// Answers a server that has no room for a reply: with a new segment, or with word that there is none.
     pub(super) fn make_room(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
+        let is_abandoned = |jobs: &mut Jobs| jobs.waiting.get(&message.job).is_some_and(|call| call.abandoned);
+        if self.jobs.with(is_abandoned) {
+            owed.push_back(Owed::Message(Message::new(Kind::NoRoom, message.job)));
+            return Ok(());
+        }
         match self.grow_responses(message.bytes) {
             // The server learns of it by its socket, which it looks at even when asleep.
             Ok(segment) => owed.push_back(segment),

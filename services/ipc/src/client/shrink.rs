@@ -79,6 +79,13 @@ impl Inner {
         if self.check().is_err() {
             return false;
         }
+        // Answers that nobody waits for keep memory on both sides: those of abandoned calls, and those that are asked for later.
+        if !self.watched.load(Ordering::Relaxed) && self.outstanding() > 0 {
+            let now = Some(Instant::now());
+            if self.wait_until(now, Expect::Unknown, |_| false).is_err() {
+                return false;
+            }
+        }
         let requests = self.requests.pool.with(|pool| pool.retire_quiet());
         let responses = self.responses.with(|responses| responses.retire_quiet());
         let all = requests.iter().map(|&number| (REQUEST, number));

@@ -76,6 +76,40 @@ fn a_closed_session_has_no_pools_and_its_answers_live_on() {
     assert_eq!(client.stats().request_used_bytes, 0);
 }
 
+/// Ticks until the session's pools are small again, or for a minute.
+fn tick_until_small(client: &Client, small: (u64, u64)) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while pools(client) != small {
+        assert!(Instant::now() < end, "{:?}, {} calls unanswered", pools(client), client.stats().outstanding);
+        client.idle_for_a_while();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_abandoned_call_keeps_no_memory() {
+    let name = unique("abandoned");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let data = pattern(2 << 20);
+    drop(client.call_async("echo", data.as_slice(), None).unwrap());
+    assert!(pools(&client).0 >= 2 << 20);
+    tick_until_small(&client, (START, START));
+    assert_eq!(client.stats().outstanding, 0);
+    assert_eq!(client.call("echo", data.as_slice(), None).unwrap().to_vec(), data);
+}
+
+#[test]
+fn an_answer_that_is_asked_for_later_keeps_no_memory_of_its_request() {
+    let name = unique("later");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let data = pattern(2 << 20);
+    let mut job = client.call_async("length", data.as_slice(), None).unwrap();
+    tick_until_small(&client, (START, START));
+    assert_eq!(job.wait(None).unwrap().to_vec(), b"2097152");
+}
+
 #[test]
 fn a_session_that_a_loop_watches_gives_back_in_its_turns() {
     let name = unique("watched");
