@@ -88,6 +88,11 @@ impl Waiter {
         self.stats
     }
 
+    /// Returns a number that changes with every wait.
+    pub fn count(&self) -> u64 {
+        self.stats.ready + self.stats.waits
+    }
+
     /// Waits until `ready` returns true or `deadline` passes; finally sleeps by `parker`. `predicted_ns` is the cost model's
     /// prediction of the wait, if there is one. `line` is the cache line whose change makes `ready` true, for CPUs that can
     /// monitor one (null: none).

@@ -45,11 +45,12 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The kinds are numbered from 1 on without gaps.
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::{Call, Failure, NeedRoom, NoRoom, Query, Release, Reply, Retire, Retired, State};
-        [Call, Reply, Failure, Release, NeedRoom, NoRoom, Query, State, Retire, Retired]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        const KINDS: [Kind; 10] =
+            [Call, Reply, Failure, Release, NeedRoom, NoRoom, Query, State, Retire, Retired];
+        KINDS.get(usize::from(byte).wrapping_sub(1)).copied()
     }
 }
 

@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::layout::RING_ENTRIES;
 use crate::message::{MESSAGE_BYTES, Message};
-use bytemuck::Zeroable;
 use memlift_ground::region::{Region, RegionOffset};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -139,26 +138,25 @@ impl Consumer {
         self.ring.tail.cast()
     }
 
-    /// Takes the next message: one copy of it, which is what gets judged.
+    /// Takes the next message: one copy of it to `message`, which is what gets judged; `false`: there is none.
     ///
     /// # Errors
     ///
     /// [`Error::PeerFault`] if the writer's counter is impossible.
-    pub fn pop(&mut self) -> Result<Option<Message>, Error> {
+    pub fn pop(&mut self, message: &mut Message) -> Result<bool, Error> {
         let there = self.ring.tail().load(Ordering::Acquire).wrapping_sub(self.head);
         if there == 0 {
-            return Ok(None);
+            return Ok(false);
         }
         if there > RING_ENTRIES {
             return Err(Error::peer_fault("impossible ring tail"));
         }
-        let mut message = Message::zeroed();
         // SAFETY: the entry is inside the ring and any bytes are a valid Message (Pod). The copy is volatile so that it
         // happens exactly once: what is validated is what is used.
-        message.clone_from(&unsafe { std::ptr::read_volatile(self.ring.entry(self.head)) });
+        *message = unsafe { std::ptr::read_volatile(self.ring.entry(self.head)) };
         self.head = self.head.wrapping_add(1);
         self.ring.head().store(self.head, Ordering::Release);
         reach(Step::EntryTaken);
-        Ok(Some(message))
+        Ok(true)
     }
 }

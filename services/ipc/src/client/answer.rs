@@ -5,7 +5,7 @@
 
 use super::Inner;
 use super::collect::Owed;
-use super::jobs::{Jobs, Measured};
+use super::jobs::{Jobs, Measured, Name};
 use crate::error::{Error, RemoteFailure};
 use crate::failpoint::{Step, reach};
 use crate::handshake::{AddSegment, RESPONSE};
@@ -178,7 +178,8 @@ impl Inner {
 
     /// Answers a server that has no room for a reply: with a new segment, or with word that there is none.
     pub(super) fn make_room(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
-        let is_abandoned = |jobs: &mut Jobs| jobs.waiting.get(&message.job).is_some_and(|call| call.abandoned);
+        let is_abandoned =
+            |jobs: &mut Jobs| jobs.waiting.get(&message.job).is_some_and(|call| call.abandoned);
         if self.jobs.with(is_abandoned) {
             owed.push_back(Owed::Message(Message::new(Kind::NoRoom, message.job)));
             return Ok(());
@@ -188,7 +189,7 @@ impl Inner {
             Ok(segment) => owed.push_back(segment),
             Err(error) => {
                 let replaced = self.jobs.with(|jobs| match jobs.waiting.get_mut(&message.job) {
-                    Some(waiting) => Ok(waiting.no_room.replace(error)),
+                    Some(waiting) => Ok(waiting.no_room.replace(Box::new(error))),
                     None => Err(error),
                 });
                 if replaced.is_err() {
@@ -226,7 +227,7 @@ impl Inner {
 /// Returns the payload, unpacked, if it is the one that the server sent.
 pub(super) fn checked(
     message: &Message,
-    operation: Box<str>,
+    operation: Name,
     payload: Payload,
     message_bytes_max: u64,
 ) -> Result<Payload, Error> {
@@ -260,7 +261,7 @@ pub(super) fn failure(
     status: u16,
     operation: String,
     text: &Payload,
-    no_room: Option<Error>,
+    no_room: Option<Box<Error>>,
 ) -> Result<Error, Error> {
     let message = || String::from_utf8_lossy(&text.to_vec()).into_owned();
     let is = |code: FailureCode| status == code as u16;
@@ -272,7 +273,7 @@ pub(super) fn failure(
         RemoteFailure::Deadline { operation }
     } else if is(FailureCode::OutOfMemory) {
         match no_room {
-            Some(error) => return Ok(error),
+            Some(error) => return Ok(*error),
             None => RemoteFailure::OutOfMemory { operation, message: message() },
         }
     } else if is(FailureCode::Corrupt) {

@@ -16,11 +16,12 @@ use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::handshake::AddSegment;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
-use crate::message::{FLAG_RETAINED, Kind, Message, STATE_QUEUED, STATE_TAKEN};
+use crate::message::{FLAG_CRC, FLAG_PACKED, FLAG_RETAINED, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::rank::holds_none;
 use crate::ring::Consumer;
+use bytemuck::Zeroable;
 use memlift_ground::complete::{FdParker, ParkWord, Waited, Waiter, ring};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::VecDeque;
@@ -41,6 +42,16 @@ pub(super) enum Owed {
     Segment(AddSegment, OwnedFd),
     /// By the ring.
     Message(Message),
+}
+
+/// Why a thread has ended to collect.
+enum Collected {
+    /// What it collected for is there, and was not taken.
+    Done,
+    /// The session is over.
+    Changed,
+    /// The deadline has passed.
+    Late,
 }
 
 /// Interval at which owed messages are tried again while the thread waits for answers.
@@ -239,8 +250,9 @@ impl Inner {
             jobs.collecting = false;
             self.tell(&jobs);
             match collected {
-                Ok(true) => {}
-                Ok(false) => return Ok(done(&jobs)),
+                Ok(Collected::Done) => return Ok(true),
+                Ok(Collected::Changed) => {}
+                Ok(Collected::Late) => return Ok(done(&jobs)),
                 Err(error) => {
                     drop(jobs);
                     self.break_off(Broken::fault(&error));
@@ -261,16 +273,19 @@ impl Inner {
         }
     }
 
-    /// Takes answers until `done`; `false`: the deadline came first.
+    /// Takes answers until `done`.
     fn collect(
         &self,
         deadline: Option<Instant>,
         expect: Expect,
         done: &impl Fn(&Jobs) -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Collected, Error> {
         let mut collector = self.collector.lock();
+        let before = collector.waiter.count();
         let collected = self.collect_with(&mut collector, deadline, expect, done);
-        self.waits.with(|waits| *waits = collector.waiter.stats());
+        if collector.waiter.count() != before {
+            self.waits.with(|waits| *waits = collector.waiter.stats());
+        }
         collected
     }
 
@@ -280,19 +295,19 @@ impl Inner {
         deadline: Option<Instant>,
         expect: Expect,
         done: &impl Fn(&Jobs) -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Collected, Error> {
         let parker =
             FdParker::new(ParkWord::from_atomic(self.word(CLIENT_PARK_AT)), &self.own_event, &self.socket);
         loop {
             if self.take_answers(collector)? {
                 let jobs = self.jobs.lock();
                 if done(&jobs) {
-                    return Ok(true);
+                    return Ok(Collected::Done);
                 }
                 self.tell(&jobs);
             }
             if self.broken.get().is_some() {
-                return Ok(true);
+                return Ok(Collected::Changed);
             }
             let until = match collector.owed.is_empty() {
                 true => deadline,
@@ -307,7 +322,7 @@ impl Inner {
             match waiter.wait(&parker, consumer.line(), ready, predicted, until) {
                 Waited::Ready => {}
                 Waited::TimedOut if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
-                Waited::TimedOut => return Ok(false),
+                Waited::TimedOut => return Ok(Collected::Late),
                 Waited::Broken(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     return Err(Error::PeerDied { peer: "server", doing: Some("waiting for its answer") });
                 }
@@ -318,8 +333,8 @@ impl Inner {
 
     /// Takes all messages from the response ring, and sends what is owed; gives true if there was a message.
     pub(super) fn take_answers(&self, collector: &mut Collector) -> Result<bool, Error> {
-        let mut changed = false;
-        while let Some(message) = collector.consumer.pop()? {
+        let (mut changed, mut message) = (false, Message::zeroed());
+        while collector.consumer.pop(&mut message)? {
             changed = true;
             self.accept(&message, &mut collector.owed)?;
         }
@@ -348,47 +363,61 @@ impl Inner {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {
-                let taken = self.jobs.with(|jobs| {
-                    let waiting = jobs.waiting.get_mut(&message.job)?;
-                    let operation = std::mem::take(&mut waiting.operation);
-                    Some((operation, waiting.no_room.take(), waiting.measured.take()))
-                });
-                let Some((operation, no_room, measured)) = taken else {
+                let nobody = || {
                     let what = format!("an answer to job {}, which waits for none", message.job);
-                    return Err(Error::peer_fault(what));
+                    Error::peer_fault(what)
+                };
+                let failed = kind == Kind::Failure;
+                // What a check or a failure needs of the call. Most answers need nothing.
+                let is_plain = !failed && message.flags & (FLAG_CRC | FLAG_PACKED) == 0;
+                let known = match is_plain {
+                    true => None,
+                    false => {
+                        let taken = self.jobs.with(|jobs| {
+                            let waiting = jobs.waiting.get_mut(&message.job)?;
+                            Some((std::mem::take(&mut waiting.operation), waiting.no_room.take()))
+                        });
+                        Some(taken.ok_or_else(nobody)?)
+                    }
                 };
                 let payload = self.view(message)?;
                 reach(Step::AnswerJudged);
-                let failed = kind == Kind::Failure;
                 if failed {
                     self.row.error()
                 } else {
                     self.row.reply(payload.bytes())
                 }
-                if let Some(measured) = measured.filter(|_| !failed) {
-                    self.learn(&measured, message);
-                }
-                let answer = match failed {
-                    true => Err(failure(message.status, operation.into(), &payload, no_room)?),
-                    false => checked(message, operation, payload, self.message_bytes_max),
+                let answer = match known {
+                    None => Ok(payload),
+                    Some((operation, no_room)) if failed => {
+                        Err(failure(message.status, operation.into(), &payload, no_room)?)
+                    }
+                    Some((operation, _)) => checked(message, operation, payload, self.message_bytes_max),
                 };
                 // In one step under the lock: other threads see the call as waiting or as done.
-                let unwanted = self.jobs.with(|jobs| match jobs.waiting.remove(&message.job) {
-                    Some(Waiting { slot, abandoned, .. }) => {
-                        let slot = match (slot, message.flags & FLAG_RETAINED != 0) {
-                            (Some(slot), true) => jobs.retained.insert(message.job, slot),
-                            (slot, _) => slot,
-                        };
-                        let answer =
-                            if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) };
-                        (slot, answer)
-                    }
-                    // The session was broken off meanwhile.
-                    None => (None, Some(answer)),
-                });
+                let (waited, measured, unwanted) =
+                    self.jobs.with(|jobs| match jobs.waiting.remove(&message.job) {
+                        Some(Waiting { slot, abandoned, measured, .. }) => {
+                            let slot = match (slot, message.flags & FLAG_RETAINED != 0) {
+                                (Some(slot), true) => jobs.retained.insert(message.job, slot),
+                                (slot, _) => slot,
+                            };
+                            let answer =
+                                if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) };
+                            (true, measured, (slot, answer))
+                        }
+                        None => (false, None, (None, Some(answer))),
+                    });
                 reach(Step::AnswerMatched);
                 // A slot and a lease take locks of their own.
                 drop(unwanted);
+                if !waited && is_plain {
+                    return Err(nobody());
+                }
+                // Of other answers the call was found above: then the session was broken off meanwhile.
+                if let Some(measured) = measured.filter(|_| !failed) {
+                    self.learn(&measured, message);
+                }
                 Ok(())
             }
             Kind::Release => match self.jobs.with(|jobs| jobs.retained.remove(&message.job)) {

@@ -15,12 +15,49 @@ use crate::payload::Payload;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Bytes of a name that need no memory of their own.
+const SHORT: usize = 22;
+
+/// Name of a call's operation, for the errors that name it.
+pub(super) enum Name {
+    Short(u8, [u8; SHORT]),
+    Long(Box<str>),
+}
+
+impl Default for Name {
+    fn default() -> Name {
+        Name::Short(0, [0; SHORT])
+    }
+}
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Name {
+        let mut bytes = [0; SHORT];
+        match bytes.get_mut(..name.len()) {
+            Some(place) => {
+                place.copy_from_slice(name.as_bytes());
+                Name::Short(name.len() as u8, bytes)
+            }
+            None => Name::Long(name.into()),
+        }
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        match name {
+            Name::Short(length, bytes) => String::from_utf8_lossy(&bytes[..usize::from(length)]).into_owned(),
+            Name::Long(name) => name.into(),
+        }
+    }
+}
+
 /// A call that has no answer yet.
 pub(crate) struct Waiting {
-    pub(super) operation: Box<str>,
+    pub(super) operation: Name,
     pub(super) slot: Option<Arc<RequestSlot>>,
     pub(super) abandoned: bool,
-    pub(super) no_room: Option<Error>,
+    pub(super) no_room: Option<Box<Error>>,
     /// The server's answer to the last query about the call; `None`: there is none yet.
     pub(super) state: Option<JobState>,
     pub(super) measured: Option<Box<Measured>>,

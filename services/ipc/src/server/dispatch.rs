@@ -21,6 +21,7 @@ use crate::message::{CALL_FLAGS, FailureCode, Kind, Message};
 use crate::number_map::NumberMap;
 use crate::payload::Payload;
 use crate::ring::Consumer;
+use bytemuck::Zeroable;
 use memlift_ground::complete::{Parker, Waited, Waiter};
 use memlift_ground::region::RegionOffset;
 use rustix::buffer::spare_capacity;
@@ -254,10 +255,12 @@ impl Dispatcher {
     }
 
     fn serve(&mut self, key: u64) -> Result<usize, Error> {
-        let mut taken = 0;
+        let (mut taken, mut message) = (0, Message::zeroed());
         while taken < TURN && self.long.is_none() {
             let Some(entry) = self.sessions.get_mut(&key) else { break };
-            let Some(message) = entry.consumer.pop()? else { break };
+            if !entry.consumer.pop(&mut message)? {
+                break;
+            }
             entry.idle = 0;
             taken += 1;
             let session = Arc::clone(&entry.session);
