@@ -66,6 +66,11 @@ def serve(address, ready, options):
     server.register("kind", lambda value: type(value).__name__)
     server.register("pid", lambda _: str(os.getpid()).encode())
 
+    @server.handler("items")
+    def items(sizes):
+        for size in sizes:
+            yield np.ones(int(size), np.uint8)
+
     @server.handler("fail")
     def fail(_):
         raise ValueError("no luck today")

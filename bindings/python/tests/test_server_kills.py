@@ -79,7 +79,26 @@ async def _loop(address):
                 assert isinstance(error, GONE), error
 
 
-MODES = [sync, futures, pipelined, loop]
+def streamed(address):
+    with memlift.ipc.Client(address) as client:
+        held = _held(client)
+        while held:
+            for size, item in zip(SIZES, client.stream("items", np.array(SIZES), ahead=3), strict=True):
+                assert item.size == size
+
+
+def iterated(address):
+    asyncio.run(_iterated(address))
+
+
+async def _iterated(address):
+    async with memlift.ipc.AsyncClient(address) as client:
+        while True:
+            sizes = [item.size async for item in client.iterate("items", np.array(SIZES))]
+            assert sizes == list(SIZES)
+
+
+MODES = [sync, futures, pipelined, loop, streamed, iterated]
 
 
 fast = multiprocessing.get_context("forkserver")
