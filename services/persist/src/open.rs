@@ -235,7 +235,11 @@ pub(crate) fn open_beside(path: &Path, options: &Options) -> Result<(Store, Reco
 /// Such a pool's file, as it is now.
 pub(crate) fn medium_beside(path: &Path) -> Result<Medium> {
     let file = File::open(path).map_err(|source| refused(path, true, source))?;
-    let snapshot = WriterSnapshot::of(&file, path)?;
+    let snapshot = WriterSnapshot::of(&file, path).map_err(|error| match error {
+        // Its writer closes it just now: whoever waits for it gets it then.
+        Error::SnapshotGone { .. } => Error::InUse { path: path.to_owned() },
+        other => other,
+    })?;
     Ok(Medium::Mapped(Mapped::beside(file, path, snapshot)?))
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Writes {
     pub sequence: u64,
 }
 
+/// Saved words for which the memory is kept from transaction to transaction: 1 MiB.
+const SAVED_MAX: usize = 128 << 10;
 /// Ranges, from the last one back, that are searched.
 const LOOK_BACK: usize = 8;
 
@@ -76,6 +78,9 @@ impl Writes {
     pub fn clear(&mut self) {
         self.touched.clear();
         self.saved.clear();
+        if self.saved.capacity() > SAVED_MAX {
+            self.give_back();
+        }
         // Reading a length is cheaper than storing it.
         fn empty<T>(list: &mut Vec<T>) {
             if !list.is_empty() {
@@ -94,6 +99,14 @@ impl Writes {
         if self.undo_logged + self.undo_entries != 0 {
             (self.undo_logged, self.undo_entries) = (0, 0);
         }
+    }
+
+    /// Gives back the memory that a large transaction took.
+    #[cold]
+    fn give_back(&mut self) {
+        self.saved = Vec::new();
+        self.touched.shrink_to(SAVED_MAX / 16);
+        self.declared = Vec::new();
     }
 
     /// Returns true if nothing was done.

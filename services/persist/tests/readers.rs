@@ -354,6 +354,59 @@ fn a_snapshot_ends_with_its_writer() {
     assert!(ended > 0);
 }
 
+/// A reader that asks while a writer closes the pool learns that its snapshot is gone; one that opens it gets it.
+#[test]
+fn a_writer_that_closes_the_pool_is_no_error_of_readers() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let path = folder.path().join("pool");
+    let options = options(Mechanism::Redo, Domain::Lines, 2);
+    let pool = Pool::create(&path, &options).expect("created");
+    fill(&pool);
+    pool.close().expect("closed");
+    let read_only = Options { wait: Duration::from_secs(60), ..reading() };
+    let gone = AtomicU64::new(0);
+    for round in 0..12 {
+        let writer = Pool::open(&path, &Options { wait: Duration::from_secs(60), ..options.clone() });
+        let writer = writer.expect("the readers have closed it");
+        std::thread::scope(|scope| {
+            for opens in [false, true] {
+                let (path, read_only, gone) = (&path, &read_only, &gone);
+                let mut reader = Pool::open(path, read_only).expect("opened");
+                scope.spawn(move || {
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    loop {
+                        assert!(Instant::now() < deadline);
+                        if opens {
+                            drop(reader);
+                            reader = loop {
+                                match Pool::open(path, read_only) {
+                                    Err(Error::SnapshotGone { .. }) => {} // closed while it is opened
+                                    opened => break opened.expect("opened"),
+                                }
+                            };
+                            if !reader.is_beside() {
+                                break; // nobody writes: it has the file itself
+                            }
+                            continue;
+                        }
+                        match reader.refresh() {
+                            Ok(()) => {}
+                            Err(Error::SnapshotGone { .. }) => {
+                                gone.fetch_add(1, Ordering::Relaxed);
+                                break;
+                            }
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_micros(500 * (round % 10)));
+            writer.close().expect("closed");
+        });
+    }
+    assert_eq!(gone.into_inner(), 12);
+}
+
 #[test]
 fn a_writer_that_is_stopped_is_not_waited_for() {
     use rustix::process::{Pid, Signal, kill_process};

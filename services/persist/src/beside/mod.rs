@@ -179,7 +179,7 @@ impl Request<'_> {
             }
         };
         if got == 0 {
-            return Err(self.refuse("the process that wrote the pool has just closed it: try again"));
+            return Err(Error::SnapshotGone { why: "the process that wrote the pool has just closed it" });
         }
         let given = (got == ANSWER_BYTES).then(|| Answer::decode(&bytes)).flatten();
         let given = given.ok_or_else(|| self.odd())?;
@@ -200,8 +200,8 @@ impl WriterSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`]: it lets nobody read; [`Error::Argument`]: it does not answer, has too many readers, or is another user's;
-    /// [`Error::Stopped`].
+    /// [`Error::InUse`]: it lets nobody read; [`Error::SnapshotGone`]: it closes the pool; [`Error::Argument`]: it does not answer, has too
+    /// many readers, or is another user's; [`Error::Stopped`].
     pub fn of(file: &File, path: &Path) -> Result<WriterSnapshot> {
         let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
         let socket =
