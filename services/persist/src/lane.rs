@@ -11,11 +11,14 @@
 //!   elsewhere
 
 use std::alloc::{self, Layout};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::biased::Biased;
 
-/// A lane's mirror: `capacity` bytes, 64-byte aligned.
+/// A lane's mirror: `capacity` bytes of zeros, page-aligned. What the log never got to takes no memory.
 #[derive(Debug)]
 struct Mirror {
     base: *mut u8,
@@ -23,24 +26,29 @@ struct Mirror {
 }
 
 impl Mirror {
-    fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, 4096).expect("lanes have page-sized lengths")
+    fn new(capacity: usize) -> Mirror {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+        let mapped =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), capacity, access, MapFlags::PRIVATE) };
+        let Ok(base) = mapped else {
+            alloc::handle_alloc_error(
+                Layout::from_size_align(capacity, 4096).expect("lanes have page-sized lengths"),
+            )
+        };
+        Mirror { base: base.cast(), capacity }
     }
 
-    fn new(capacity: usize) -> Mirror {
-        // SAFETY: the layout is not empty: a lane has 4096 bytes at least.
-        let base = unsafe { alloc::alloc_zeroed(Mirror::layout(capacity)) };
-        if base.is_null() {
-            alloc::handle_alloc_error(Mirror::layout(capacity));
-        }
-        Mirror { base, capacity }
+    fn prefault(&self) {
+        // SAFETY: populating changes no byte of the mapping.
+        let _ = unsafe { rustix::mm::madvise(self.base.cast(), self.capacity, Advice::LinuxPopulateWrite) };
     }
 }
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { alloc::dealloc(self.base, Mirror::layout(self.capacity)) };
+        // SAFETY: mapped in `new` with this length, and nothing refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.capacity) };
     }
 }
 
@@ -86,6 +94,11 @@ impl<S> Lane<S> {
             mirror: Mirror::new(usize::try_from(capacity).expect("fits")),
             allocated: (0..capacity.div_ceil(CHUNK_BYTES * 64)).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Touches all of the mirror, so that no transaction pays for it.
+    pub fn prefault(&self) {
+        self.mirror.prefault();
     }
 
     fn chunks(&self, position: u64, bytes: u64) -> std::ops::RangeInclusive<u64> {

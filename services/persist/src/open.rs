@@ -29,6 +29,7 @@ use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, walk};
 use crate::holes::Holes;
 use crate::image::{Image, Kind};
+use crate::lane::Lane;
 use crate::layout::{
     Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
     SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS, is_system,
@@ -487,6 +488,10 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         checksums,
     };
     let store = Store::new(parts)?;
+    if store.options.prefault && !store.options.read_only {
+        store.shared.lane.prefault();
+        store.lanes.iter().for_each(Lane::prefault);
+    }
     store.running()?;
     store.show_sizes();
     Ok((store, recovered))

@@ -232,8 +232,16 @@ impl Ring<'_> {
         let (mut piece, mut record) = (vec![0; PIECE_BYTES as usize], Vec::new());
         let (mut position, last) = (end, self.head + self.capacity);
         while position < last {
-            let left = self.capacity - position % self.capacity;
-            let bytes = PIECE_BYTES.min(left).min(last - position);
+            // The part of a lane that was never written is not read: the file may have holes there, which are no records.
+            let left = (self.capacity - position % self.capacity).min(last - position);
+            let place = self.start + position % self.capacity;
+            let skipped =
+                (self.medium.data(place, place + left) - place) / RECORD_ALIGN as u64 * RECORD_ALIGN as u64;
+            if skipped > 0 {
+                position += skipped;
+                continue;
+            }
+            let bytes = PIECE_BYTES.min(left);
             let piece = &mut piece[..bytes as usize];
             self.medium.read(self.start + position % self.capacity, piece)?;
             for (at, start) in piece.chunks_exact(RECORD_ALIGN).enumerate() {

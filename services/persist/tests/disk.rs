@@ -223,6 +223,27 @@ fn a_pool_with_one_key_takes_little_of_the_disk() {
 }
 
 #[test]
+fn a_log_that_is_not_used_takes_no_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let options = Options { lanes: 4, lane_bytes: 256 << 20, ..Options::default() };
+    let anonymous = || -> u64 {
+        let about = fs::read_to_string("/proc/self/smaps_rollup").expect("read");
+        let line = about.lines().find(|line| line.starts_with("Anonymous:")).expect("a line");
+        line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("a number") << 10
+    };
+    let before = anonymous();
+    let pool = Pool::create(&path, &options).expect("created");
+    fill(&pool, 10);
+    pool.close().expect("closed");
+    let pool = Pool::open(&path, &options).expect("opened");
+    assert_eq!(read(&pool, 10).expect("read"), 10);
+    let taken = anonymous().saturating_sub(before);
+    assert!(taken < 512 << 20, "{taken} bytes"); // other tests take some, too
+    pool.close().expect("closed");
+}
+
+#[test]
 fn a_process_that_dies_while_it_makes_pools_leaves_whole_ones_only() {
     let folder = tempfile::tempdir().expect("a folder");
     for round in 0..12 {

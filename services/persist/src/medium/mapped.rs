@@ -578,6 +578,15 @@ impl Mapped {
         Some((hole, data.min(to)))
     }
 
+    /// The first place of [from, to) that may have other bytes than zeros; `to` if there is none.
+    pub(super) fn data(&self, from: u64, to: u64) -> u64 {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(from)) {
+            Ok(data) => data.min(to),
+            Err(Errno::NXIO) => to, // there is no data up to the end
+            Err(_) => from,
+        }
+    }
+
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
         let _growing = self.growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let length = self.len();

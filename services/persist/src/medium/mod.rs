@@ -123,6 +123,15 @@ impl Medium {
         }
     }
 
+    /// The first place of [from, to) that may have other bytes than zeros, as far as that is known without reading; `to` if there is
+    /// none.
+    pub fn data(&self, from: u64, to: u64) -> u64 {
+        match self {
+            Medium::Mapped(mapped) if !mapped.is_beside() => mapped.data(from, to),
+            _ => from,
+        }
+    }
+
     /// Writes to the log; 64-byte aligned, whole lines.
     #[track_caller]
     #[inline]
