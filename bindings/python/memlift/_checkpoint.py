@@ -255,9 +255,9 @@ class Checkpoint:
             return _Reader(self._pool, stored, copy).state()
 
     def _state(self, step: int | None) -> Any:
-        if _STATES not in self._pool:
+        states = self._pool.dict(_STATES) if _STATES in self._pool else None
+        if not states:  # None, or those of a file whose first save failed
             raise GoneError(f"{self._pool.path}: no state was saved in it")
-        states = self._pool.dict(_STATES)
         if step is None:
             step = states._native.last(None)
         value = states.get(step)

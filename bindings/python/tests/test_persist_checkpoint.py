@@ -620,3 +620,16 @@ checkpoint.save({str(at): np.full(20_000, at) for at in range(6)})
         same(checkpoint.load(), state)
     assert stored() == 6
     same(persist.load(path), state)
+
+
+def test_a_file_whose_first_save_failed_has_no_state(tmp_path):
+    path = tmp_path / "a.ckpt"
+    with persist.Checkpoint(path, size_max="1M") as checkpoint:
+        with pytest.raises(memlift.PoolFullError):
+            checkpoint.save({"a": np.arange(1 << 20)})
+        for step in (None, 0):
+            with pytest.raises(memlift.GoneError, match="no state was saved"):
+                checkpoint.load(step)
+        assert checkpoint.steps() == []
+        checkpoint.save({"a": np.arange(1 << 10)})
+    assert persist.load(path)["a"].size == 1 << 10
