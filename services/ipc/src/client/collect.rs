@@ -46,7 +46,7 @@ pub(super) enum Owed {
 
 /// Why a thread has ended to collect.
 enum Collected {
-    /// What it collected for is there, and was not taken.
+    /// The answer that it collected for is there, and was not taken.
     Done,
     /// The session is over.
     Changed,
@@ -368,7 +368,7 @@ impl Inner {
                     Error::peer_fault(what)
                 };
                 let failed = kind == Kind::Failure;
-                // What a check or a failure needs of the call. Most answers need nothing.
+                // A check or a failure needs these parts of the call; most answers need nothing.
                 let is_plain = !failed && message.flags & (FLAG_CRC | FLAG_PACKED) == 0;
                 let known = match is_plain {
                     true => None,
