@@ -206,7 +206,7 @@ fn a_pool_is_copied_listed_and_restored_to_a_time() {
     // Nothing is overwritten, and mistakes have their exit codes.
     let before = std::fs::read(at.join("first.pool")).expect("read");
     for (code, words, arguments) in [
-        (1, "exists", &["pool", "restore", &place, "first.pool"][..]),
+        (2, "exists", &["pool", "restore", &place, "first.pool"][..]),
         (2, "--at yesterday", &["pool", "restore", &place, "x.pool", "--at", "yesterday"]),
         (1, "it begins at", &["pool", "restore", &place, "x.pool", "--at", "2001-01-01T00:00:00Z"]),
         (3, "there is no replica", &["pool", "restore", ".", "x.pool"]),
