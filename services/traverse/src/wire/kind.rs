@@ -249,6 +249,6 @@ mod tests {
                 assert_eq!(kind as u8, byte);
             }
         }
-        assert_eq!(statuses, 24 + 4, "every status and the four faults");
+        assert_eq!(statuses, 25 + 4, "every status and the four faults");
     }
 }
