@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
 .PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab wheel-server install uninstall deb sdist release publish-check test-wheel test-pythons test-ml lint clean rust \
-	venv binary package tested test-rust test-beside test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
+	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
 override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -65,10 +65,9 @@ TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memli
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 # Left out are the tests whose subject is that a facility is there. Facilities and instruction sets are masked together: no code
 # asks for both.
+FALLBACK_FOLDERS := ground place offload services/ipc
 FALLBACKS ?= scalar:populate_write,huge_pages,thp sse2:memfd_seal avx2:io_uring,numa,waitpkg,mwaitx,movdir64b,enqcmd
-FALLBACK_TESTS := ground place offload services/ipc -what_every_supported_kernel_has_is_found -transparent_huge_pages_start_at_their_boundary
-AGAIN = $(foreach masks,$(FALLBACKS),--again "MEMLIFT_ISA=$(firstword $(subst :, ,$(masks))) MEMLIFT_DISABLE=$(lastword $(subst :, ,$(masks))) $(FALLBACK_TESTS)") \
-	--again "MEMLIFT_DISABLE=udp_trains services/traverse:transport_udp services/traverse:client_node"
+FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
 SOAK_CASES ?= 50000
 
 ## demo    Installs what is missing into .venv, builds and runs the tour: the main job, side by side with its rivals
@@ -89,57 +88,58 @@ demo-first: rust
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 # The Rust tests keep every core busy. The other parts wait for disks, leases and each other's processes: side by side they fill
-# the time that each leaves, as many at a time as the cores have room for.
+# the time that each leaves.
 # A machine that runs tests is not measured.
-test test-rust test-beside test-python test-fallbacks soak: export MEMLIFT_CALIBRATE := false
+test test-rust test-python test-fallbacks soak: export MEMLIFT_CALIBRATE := false
 test:
 	@SECONDS=0; $(MAKE) test-rust; echo "== make test-rust: $$SECONDS s"
-	@SECONDS=0; $(MAKE) test-beside; echo "== make test-beside: $$SECONDS s"
+	@SECONDS=0; $(MAKE) --jobs=3 --output-sync=target test-python $(QUICK) test-loom test-fallbacks test-docs; \
+		echo "== make test-python test-quick test-loom test-fallbacks test-docs: $$SECONDS s"
 	@echo "make test: all passed"
 
 test-rust: venv
 	$(CARGO) xtask test -- $(TESTED)
 
-# What is no Rust test of the usual build: Python, quick benches, other masks, loom, documentation.
-test-beside: tested
-	$(CARGO) xtask test --only none \
-		$(foreach service,$(QUICK),--beside "bench $(service:test-quick-%=%)" '$(call quick,$(service:test-quick-%=%))') \
-		$(foreach part,$(PYTHON_PARTS),--beside "python $(part)" '$(call python_tests,$(call python_files,$(part)))') \
-		--beside loom '$(LOOM)' --beside site '$(SITE)' --beside documentation '$(CARGO) test --quiet --doc $(TESTED)' $(AGAIN) -- $(TESTED)
-
 # Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
-LOOM = CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p memlift-ground --test "loom_*"
 test-loom: rust
-	$(LOOM)
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" \
+		$(CARGO) test --release -p memlift-ground --test 'loom_*'
 
-test-fallbacks: venv
-	$(CARGO) xtask test --only none $(AGAIN) -- $(TESTED)
+test-fallbacks: rust
+	@for masks in $(FALLBACKS); do \
+		export MEMLIFT_ISA=$${masks%%:*} MEMLIFT_DISABLE=$${masks#*:}; \
+		echo "== MEMLIFT_ISA=$$MEMLIFT_ISA MEMLIFT_DISABLE=$$MEMLIFT_DISABLE"; \
+		$(CARGO) xtask test $(FALLBACK_FOLDERS:%=--only %) $(FALLBACK_SKIP) -- $(TESTED); \
+	done
+	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test \
+		--only services/traverse:transport_udp --only services/traverse:client_node -- $(TESTED)
 
 tested: venv
 	$(CARGO) build --all-targets $(TESTED)
 	@$(call package_beside,$(CARGO_TARGET_DIR)/debug)
 
-# The Python tests in parts that take about as long: files whose names begin so, and the rest.
-PYTHON_PARTS := persist t a q s rest
-PYTHON_FILES := $(notdir $(wildcard $(PYTHON_CRATE)/tests/test_*.py))
-python_files = $(addprefix $(PYTHON_CRATE)/tests/,$(if $(filter rest,$(1)),\
-	$(filter-out $(PYTHON_PARTS:%=test_%%),$(PYTHON_FILES)),$(filter test_$(1)%,$(PYTHON_FILES))))
-python_tests = PYTHONPATH=$(TESTED_PACKAGE) $(VENV_PYTHON) -m pytest -q $(1)
+test-python: export PYTHONPATH := $(TESTED_PACKAGE)
 test-python: tested
-	$(call python_tests,$(PYTHON_CRATE)/tests)
+	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests
 
 # The site builds without a broken link, and its pages are whole in a browser where there is one.
-SITE = tools/setup docs && tools/site build $(CARGO_TARGET_DIR)/site-tested $(TESTED_PACKAGE) && tools/site check $(CARGO_TARGET_DIR)/site-tested
 test-docs: tested
-	@$(SITE)
+	@tools/setup docs
+	@tools/site build $(CARGO_TARGET_DIR)/site-tested $(TESTED_PACKAGE)
+	@tools/site check $(CARGO_TARGET_DIR)/site-tested
 
-# Every row is verified as in a full run; its times say nothing. What is measured beside other tests is not kept for the user.
-# Of zmem's bench, what fits: the other rows are whole jobs in memory groups.
-quick = PYTHONPATH=$(TESTED_PACKAGE) MEMLIFT_CALIBRATION=$(CARGO_TARGET_DIR)/calibration-quick.json MEMLIFT_CALIBRATE=false VIRTUAL_ENV=$(CURDIR)/$(VENV) \
-	timeout --foreground --verbose --kill-after=10 20m $(TESTED_MEMLIFT) bench $(1) --quick $(if $(filter zmem,$(1)),--only "ratio/*")
+# Every row is verified as in a full run; its times say nothing.
 test-quick: $(QUICK)
+
+# What of zmem's bench fits: the other rows are whole jobs in memory groups.
+test-quick-zmem: BENCH_OPTIONS := --only "ratio/*"
+test-quick%: export PYTHONPATH := $(TESTED_PACKAGE)
+# What is measured beside other tests is not kept for the user.
+test-quick%: export MEMLIFT_CALIBRATION := $(CARGO_TARGET_DIR)/calibration-quick.json
+test-quick%: export MEMLIFT_CALIBRATE := false
+test-quick%: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 $(QUICK): test-quick-%: tested
-	$(call quick,$*)
+	timeout --foreground --verbose --kill-after=10 20m $(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)
 
 ## test-pythons The Python tests under other interpreters: PYTHONS="python3.13 /opt/py314t/bin/python3", each with an environment of its own
 PYTHONS ?=

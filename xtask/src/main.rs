@@ -4,7 +4,6 @@
 //! - **Exit** 0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
 #![forbid(unsafe_code)]
 
-mod admission;
 mod circles;
 mod fresh;
 mod layers;
@@ -24,13 +23,9 @@ Usage: cargo xtask CHECK
   words [--record] [--list RULE [FOLDER]]
            Fails when forms of words that the style forbids become more than recorded in
            xtask/words.json; --record lowers the record, --list shows the places
-  test [--only FOLDER[:PROGRAM]]... [--again RUN]... [--beside NAME COMMAND]...
-       [-- CARGO-ARGUMENTS]
-           Builds the tests once, with cargo's arguments, and runs the test programs: a
-           few at a time, and more while cores idle. --again runs some a second time: RUN
-           is words: NAME=VALUE for the environment, FOLDER[:PROGRAM], -TEST that is left
-           out. --beside runs a shell's command among them. With --only none: the
-           test programs only as --again says
+  test [--only FOLDER[:PROGRAM]]... [--skip TEST]... [-- CARGO-ARGUMENTS]
+           Builds the tests once, with cargo's arguments, and runs as many of the
+           test programs at a time as there are cores
   fresh [--suite NAME] [--mirror URL] [--keep] [TARGET...]
            Runs `make demo` and `make test` (or the named targets) for an unprivileged
            user in a new minimal Debian root, from a clone of what is committed. `wheel` and

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the tests of one build, several programs at a time: many wait (for a lease, a dead peer, a disk) while others compute.
+//! Runs the Rust tests of one build, several programs at a time: many wait (for a lease, a dead peer, a disk) while others compute.
 //!
-//! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ those and the commands beside them, as [`Admission`]
-//!   lets them start, a line each ─▶ what the failed ones printed
-//! - **Order** commands beside the programs and the longest programs ([`LONG`]) first, so that no core idles at the end
-//! - **Again** some programs run a second time in another environment, with the others: that needs no other build
+//! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ one more at a time than there are cores, a line each ─▶
+//!   what the failed ones printed ─▶ documentation tests
 //! - **Hangs** a program that does not end is named with its stacks ([`watched`])
 //! - **Alone** programs that compare measured times ([`ALONE`]) run after the others, test by test: who shares a core measures that
-//! - **Place** a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
-//! - **Why** `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features
+//! - **Order** a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
+//! - **Why** `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
+//!   With the same cargo arguments the same programs run again under other masks, without a build
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,44 +20,21 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::Failure;
-use crate::admission::Admission;
 use crate::watched::{self, Outcome};
 
+/// Programs that run at a time beyond the number of cores: most of them wait for something, most of the time.
+const WAITING: usize = 1;
 /// Programs that compare measured times.
 const ALONE: [&str; 1] = ["lab/cli:record"];
-/// Programs that take half a minute or more; those that take longest are first.
-const LONG: [&str; 12] = [
-    "services/persist:sim_pool",
-    "services/persist:sim_large",
-    "bindings/preload:masks",
-    "bindings/preload:odd",
-    "lab/cli:reproduce",
-    "services/persist:trim",
-    "cli:replica",
-    "services/ipc:processes",
-    "lab/bench:memlift_bench",
-    "cli:spill",
-    "bindings/preload:calls",
-    "services/zmem:pager_limits",
-];
 
 /// Choice of tests, and cargo's arguments.
 #[derive(Default)]
 pub struct Options {
     /// Folders, or `folder:program`; none: all.
     only: Vec<String>,
-    again: Vec<Again>,
-    /// Commands of a shell that run among the programs, with their names.
-    beside: Vec<(String, String)>,
-    cargo: Vec<String>,
-}
-
-/// A second run of some programs.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Again {
-    environment: Vec<(String, String)>,
-    only: Vec<String>,
+    /// For every program: tests that are left out.
     skip: Vec<String>,
+    cargo: Vec<String>,
 }
 
 struct Program {
@@ -70,46 +45,13 @@ struct Program {
     path: PathBuf,
 }
 
-/// A process to run, and the name that it has in the report.
-struct Job {
-    title: String,
-    command: Mutex<Command>,
-}
-
 impl Program {
     fn title(&self) -> String {
         format!("{}:{}", self.folder, self.name)
     }
 
-    /// Returns true if the program is one of `only`, or `only` names none.
-    fn is_of(&self, only: &[String]) -> bool {
-        let names = |only: &String| match only.split_once(':') {
-            Some((folder, name)) => self.folder == folder && self.name == name,
-            None => self.folder == *only,
-        };
-        only.is_empty() || only.iter().any(names)
-    }
-}
-
-impl Again {
-    fn parse(text: &str) -> Self {
-        let mut again = Self::default();
-        for word in text.split_whitespace() {
-            if let Some(test) = word.strip_prefix('-') {
-                again.skip.push(test.to_owned());
-            } else if let Some((name, value)) = word.split_once('=') {
-                again.environment.push((name.to_owned(), value.to_owned()));
-            } else {
-                again.only.push(word.to_owned());
-            }
-        }
-        again
-    }
-
-    fn title(&self, program: &Program) -> String {
-        let settings: Vec<String> =
-            self.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{} with {}", program.title(), settings.join(" "))
+    fn is_alone(&self) -> bool {
+        ALONE.contains(&&*self.title())
     }
 }
 
@@ -119,45 +61,56 @@ impl Options {
         let mut options = Self::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
-            let mut value =
-                || rest.next().cloned().ok_or_else(|| Failure::Usage(format!("{argument} needs a value")));
-            match argument.as_str() {
-                "--only" => options.only.push(value()?),
-                "--again" => options.again.push(Again::parse(&value()?)),
-                "--beside" => options.beside.push((value()?, value()?)),
+            let list = match argument.as_str() {
+                "--only" => &mut options.only,
+                "--skip" => &mut options.skip,
                 "--" => {
                     options.cargo.extend(rest.cloned());
                     break;
                 }
                 unknown => return Err(Failure::Usage(format!("no such option: {unknown}"))),
-            }
+            };
+            let value = rest.next().ok_or_else(|| Failure::Usage(format!("{argument} needs a value")))?;
+            list.push(value.clone());
         }
         Ok(options)
+    }
+
+    fn wants(&self, program: &Program) -> bool {
+        let wanted = |only: &String| match only.split_once(':') {
+            Some((folder, name)) => program.folder == folder && program.name == name,
+            None => program.folder == *only,
+        };
+        self.only.is_empty() || self.only.iter().any(wanted)
     }
 }
 
 /// Builds and runs; the message says how many passed.
 pub fn run(options: &Options) -> Result<String, Failure> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let programs = build(&cargo, &options.cargo)?;
-    let (jobs, alone) = jobs(options, &programs)?;
-    let (total, failed, running) = (jobs.len() + alone.len(), Mutex::new(Vec::new()), AtomicUsize::new(0));
-    let run_one = |job: &Job| {
-        let mut command = job.command.lock().expect("nobody panics");
+    let mut programs = build(&cargo, &options.cargo)?;
+    programs.retain(|program| options.wants(program));
+    if programs.is_empty() {
+        return Err(Failure::Usage(format!("no test program is meant by --only {:?}", options.only)));
+    }
+    let (root, libraries) = (root()?, libraries()?);
+    let (next, failed, total) = (AtomicUsize::new(0), Mutex::new(Vec::new()), programs.len());
+    let (alone, programs): (Vec<Program>, Vec<Program>) = programs.into_iter().partition(Program::is_alone);
+    let run_one = |program: &Program| {
         let started = Instant::now();
-        let outcome = watched::run(&job.title, &mut command);
-        if !report(&job.title, started.elapsed().as_secs_f64(), &outcome) {
-            failed.lock().expect("nobody panics").push(job.title.clone());
+        let mut command = command(&root.join(&program.folder), program, &libraries, &options.skip);
+        let outcome = watched::run(&program.title(), &mut command);
+        if !report(program, started.elapsed().as_secs_f64(), &outcome) {
+            failed.lock().expect("nobody panics").push(program.title());
         }
     };
-    let mut admission = Admission::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for job in &jobs {
-            admission.wait(&running);
-            running.fetch_add(1, Ordering::AcqRel);
+        for _ in 0..(cores + WAITING).min(total) {
             scope.spawn(|| {
-                run_one(job);
-                running.fetch_sub(1, Ordering::AcqRel);
+                while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run_one(program);
+                }
             });
         }
     });
@@ -165,49 +118,16 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     let failed = failed.into_inner().expect("nobody panics");
     if !failed.is_empty() {
         return Err(Failure::Broken(format!(
-            "{} of {total} test programs failed: {}. One alone: cargo xtask test --only FOLDER:PROGRAM -- …",
+            "{} of {total} test programs failed: {}. One alone: cargo xtask test --only {} -- …",
             failed.len(),
             failed.join(", "),
+            failed[0]
         )));
     }
-    Ok(format!("{total} test programs passed"))
-}
-
-/// Returns what is to run at a time, in order, and what is to run alone.
-fn jobs(options: &Options, programs: &[Program]) -> Result<(Vec<Job>, Vec<Job>), Failure> {
-    let (root, libraries) = (root()?, libraries()?);
-    let job = |title: String, program: &Program, again: &Again| {
-        let command = command(&root.join(&program.folder), program, &libraries, again);
-        Job { title, command: Mutex::new(command) }
-    };
-    let first = Again::default();
-    let (alone, mut jobs): (Vec<_>, Vec<_>) =
-        programs.iter().filter(|program| program.is_of(&options.only)).partition(|program| is_alone(program));
-    let order: HashMap<&str, usize> = LONG.iter().copied().zip(0..).collect();
-    jobs.sort_by_key(|program| *order.get(&*program.title()).unwrap_or(&LONG.len()));
-    let mut jobs: Vec<Job> = jobs.into_iter().map(|program| job(program.title(), program, &first)).collect();
-    // In the middle: long ones of them overlap with the programs before, and short ones with those behind.
-    let middle = LONG.len().min(jobs.len());
-    let again = options.again.iter().flat_map(|again| {
-        let wanted = programs.iter().filter(|program| program.is_of(&again.only) && !is_alone(program));
-        wanted.map(|program| job(again.title(program), program, again)).collect::<Vec<_>>()
-    });
-    jobs.splice(middle..middle, again.collect::<Vec<_>>());
-    let beside = options.beside.iter().map(|(name, line)| {
-        let mut command = Command::new("bash");
-        command.args(["-eu", "-o", "pipefail", "-c", line]).current_dir(&root).stdin(Stdio::null());
-        Job { title: name.clone(), command: Mutex::new(command) }
-    });
-    jobs.splice(..0, beside.collect::<Vec<_>>());
-    let alone: Vec<Job> = alone.into_iter().map(|program| job(program.title(), program, &first)).collect();
-    if jobs.is_empty() && alone.is_empty() {
-        return Err(Failure::Usage(format!("no test program is meant by --only {:?}", options.only)));
+    if options.only.is_empty() {
+        documentation(&cargo, &options.cargo)?;
     }
-    Ok((jobs, alone))
-}
-
-fn is_alone(program: &Program) -> bool {
-    ALONE.contains(&&*program.title())
+    Ok(format!("{total} test programs passed"))
 }
 
 /// Builds everything once, with the features that tests ask for, and says which test programs there are. Programs and shared
@@ -263,15 +183,14 @@ fn libraries() -> Result<OsString, Failure> {
         .map_err(|error| Failure::Broken(format!("LD_LIBRARY_PATH: {error}")))
 }
 
-fn command(folder: &Path, program: &Program, libraries: &OsString, again: &Again) -> Command {
+fn command(folder: &Path, program: &Program, libraries: &OsString, skip: &[String]) -> Command {
     let mut command = Command::new(&program.path);
-    for name in &again.skip {
+    for name in skip {
         command.args(["--skip", name]);
     }
-    if is_alone(program) {
+    if program.is_alone() {
         command.arg("--test-threads=1");
     }
-    command.envs(again.environment.iter().map(|(name, value)| (name, value)));
     command.env("LD_LIBRARY_PATH", libraries).env("CARGO_MANIFEST_DIR", folder);
     // The libraries of this build lie beside its test programs.
     command.env("MEMLIFT_BUILT", program.path.parent().expect("cargo gives whole paths"));
@@ -280,15 +199,20 @@ fn command(folder: &Path, program: &Program, libraries: &OsString, again: &Again
 }
 
 /// A line for what passed, everything for what did not.
-fn report(title: &str, seconds: f64, outcome: &std::io::Result<Outcome>) -> bool {
+fn report(program: &Program, seconds: f64, outcome: &std::io::Result<Outcome>) -> bool {
     let mut out = std::io::stdout().lock();
+    let title = program.title();
     let passed = match outcome {
         Ok(outcome) if outcome.status.success() => {
-            let verdict = verdict(&String::from_utf8_lossy(&outcome.stdout));
+            let text = String::from_utf8_lossy(&outcome.stdout);
+            let verdict = text.lines().rev().find_map(|line| line.strip_prefix("test result: ok. "));
+            let counts = verdict.and_then(|line| line.split(" measured").next()).unwrap_or("no harness");
+            // "3 passed; 0 failed; 1 ignored; 0"
+            let counts = counts.trim_end_matches("; 0").replace("; 0 failed", "").replace("; 0 ignored", "");
             for left in &outcome.left {
                 let _ = writeln!(out, "   {title}: left a process behind: {left}");
             }
-            writeln!(out, "   {title}: {verdict}, {seconds:.1} s, {:.1} s of CPU", outcome.cpu_s).is_ok()
+            writeln!(out, "   {title}: {counts}, {seconds:.1} s").is_ok()
         }
         Ok(outcome) => {
             let how =
@@ -307,81 +231,12 @@ fn report(title: &str, seconds: f64, outcome: &std::io::Result<Outcome>) -> bool
     passed
 }
 
-/// Returns libtest's counts, over all programs that a command ran, or the last line of another program.
-fn verdict(text: &str) -> String {
-    let (mut ran, mut passed, mut ignored) = (false, 0, 0);
-    for line in text.lines().filter_map(|line| line.strip_prefix("test result: ok. ")) {
-        // "3 passed; 0 failed; 1 ignored; 0 measured; …"
-        let count = |what: &str| -> u64 {
-            line.split("; ").find_map(|part| part.strip_suffix(what)?.trim().parse().ok()).unwrap_or(0)
-        };
-        (ran, passed, ignored) = (true, passed + count("passed"), ignored + count("ignored"));
-    }
-    match (ran, ignored) {
-        (true, 0) => format!("{passed} passed"),
-        (true, _) => format!("{passed} passed; {ignored} ignored"),
-        (false, _) => {
-            text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("passed").trim().to_owned()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(words: &[&str]) -> Options {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        Options::parse(&words).unwrap_or_else(|_| panic!("{words:?} are understood"))
-    }
-
-    fn program(title: &str) -> Program {
-        let (folder, name) = title.split_once(':').expect("a folder and a name");
-        Program { folder: folder.into(), name: name.into(), path: "/built/deps/program".into() }
-    }
-
-    #[test]
-    fn programs_run_again_where_they_are_named_and_commands_first() {
-        let options = options(&[
-            "--again",
-            "MEMLIFT_ISA=scalar ground -slow_test",
-            "--beside",
-            "python",
-            "true",
-            "--",
-            "--workspace",
-        ]);
-        let programs: Vec<Program> =
-            ["ground:region", "cli:pool", "lab/cli:record", "services/persist:sim_pool"].map(program).into();
-        let (jobs, alone) = jobs(&options, &programs).unwrap_or_else(|_| panic!("there are some"));
-        let titles: Vec<&str> = jobs.iter().map(|job| &*job.title).collect();
-        assert_eq!(
-            titles,
-            [
-                "python",
-                "services/persist:sim_pool",
-                "ground:region",
-                "cli:pool",
-                "ground:region with MEMLIFT_ISA=scalar"
-            ]
-        );
-        assert_eq!(alone.len(), 1);
-        let again = format!("{:?}", jobs[4].command.lock().expect("nobody panics"));
-        assert!(
-            again.contains("MEMLIFT_ISA=\"scalar\"") && again.contains("\"--skip\" \"slow_test\""),
-            "{again}"
-        );
-        assert_eq!(options.cargo, ["--workspace"]);
-    }
-
-    #[test]
-    fn counts_and_last_lines_are_the_verdict() {
-        let libtest =
-            "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(verdict(libtest), "3 passed; 1 ignored");
-        assert_eq!(verdict(&libtest.repeat(2)), "6 passed; 2 ignored");
-        assert_eq!(verdict("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured"), "2 passed");
-        assert_eq!(verdict("...\n7 passed, 1 skipped in 2.0s\n\n"), "7 passed, 1 skipped in 2.0s");
-        assert_eq!(verdict(""), "passed");
+fn documentation(cargo: &OsString, arguments: &[String]) -> Result<(), Failure> {
+    let status =
+        Command::new(cargo).args(["test", "--quiet", "--doc"]).args(arguments).stdin(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Failure::Broken("a documentation test failed (above)".into())),
+        Err(error) => Err(Failure::Unavailable(format!("cargo: {error}"))),
     }
 }

@@ -33,8 +33,6 @@ pub struct Outcome {
     pub hung: Option<String>,
     /// Processes that outlived the program.
     pub left: Vec<String>,
-    /// CPU time of the program and of the processes that it waited for, in seconds.
-    pub cpu_s: f64,
 }
 
 /// Runs it to its end, or until it is hung.
@@ -43,14 +41,9 @@ pub fn run(title: &str, command: &mut Command) -> std::io::Result<Outcome> {
     command.stdout(Stdio::from(stdout.try_clone()?)).stderr(Stdio::from(stderr.try_clone()?));
     let mark = format!("{title} of {}", std::process::id());
     let mut child = command.env(MARK, &mark).spawn()?;
-    let (started, mut told, mut hung, mut cpu_s) = (Instant::now(), 0, None, 0.0);
+    let (started, mut told, mut hung) = (Instant::now(), 0, None);
     let status = loop {
-        // A process that has ended keeps its times until it is waited for, so they are read first.
-        let times = times(child.id());
-        cpu_s = times.map_or(cpu_s, |times| times.cpu_s);
-        if times.is_none_or(|times| times.has_ended)
-            && let Some(status) = child.try_wait()?
-        {
+        if let Some(status) = child.try_wait()? {
             break status;
         }
         let spent = started.elapsed();
@@ -70,25 +63,7 @@ pub fn run(title: &str, command: &mut Command) -> std::io::Result<Outcome> {
         std::thread::sleep(NEWS / 60);
         left = marked(&mark);
     }
-    Ok(Outcome { status, stdout: whole(&mut stdout)?, stderr: whole(&mut stderr)?, hung, left, cpu_s })
-}
-
-/// A process as `/proc` shows it.
-#[derive(Clone, Copy)]
-struct Times {
-    /// CPU time of the process and of its children that have ended, in seconds.
-    cpu_s: f64,
-    /// True if the process waits to be waited for.
-    has_ended: bool,
-}
-
-fn times(pid: u32) -> Option<Times> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = read(&Path::new("/proc").join(pid.to_string()).join("stat"));
-    // The name is in parentheses, and may contain some.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<f64>().ok());
-    Some(Times { cpu_s: ticks.sum::<f64>() / TICKS_PER_SECOND, has_ended: *fields.first()? == "Z" })
+    Ok(Outcome { status, stdout: whole(&mut stdout)?, stderr: whole(&mut stderr)?, hung, left })
 }
 
 /// Command lines of the processes with this mark.
@@ -211,15 +186,5 @@ mod tests {
             run("", Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).expect("a shell");
         assert_eq!((outcome.status.code(), outcome.hung, outcome.left), (Some(3), None, Vec::new()));
         assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
-    }
-
-    #[test]
-    fn time_on_the_cpu_is_counted_and_waiting_is_not() {
-        // A child that the shell waits for, until the kernel ends it after a second on the CPU.
-        let line = "sh -c 'ulimit -t 1; while :; do :; done'; true";
-        let outcome = run("busy", Command::new("sh").args(["-c", line])).expect("a shell");
-        assert!(outcome.status.success() && outcome.cpu_s >= 0.8, "{} s", outcome.cpu_s);
-        let outcome = run("idle", Command::new("sleep").arg("0.5")).expect("a sleep");
-        assert!(outcome.cpu_s < 0.4, "{} s", outcome.cpu_s);
     }
 }
