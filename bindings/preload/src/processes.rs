@@ -3,7 +3,7 @@
 //!
 //! - **Flow** a child with its own memory, while nothing is absent ──▶ [`first`] does in the child what the hooks of a fork do.
 //!   (In an active process the system call is trapped.) A process that shares the memory and runs beside this one ──▶ its
-//!   number is noted, and [`sharing`] tells at activation if it still runs
+//!   number is noted, and [`refuse_sharing`] asks at activation if it still runs
 //! - **Order** another process has handlers, but no filter and no state of its own in this library. It may therefore share
 //!   memory only as long as nothing is absent
 //! - **Not here** threads, and children that their parent waits for (`CLONE_VFORK`): both are handled like the caller
