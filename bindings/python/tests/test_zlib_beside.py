@@ -40,6 +40,15 @@ def outcome(work):
         return type(error).__name__, str(error)
 
 
+def copies_of(streams, log):
+    """Copies of two streams; the streams themselves if neither can be copied, for the same reason."""
+    copies = [outcome(lambda stream=stream: stream.copy()) for stream in streams]
+    if isinstance(copies[0], tuple) or isinstance(copies[1], tuple):
+        assert copies[0] == copies[1], log
+        return streams
+    return copies
+
+
 def both(work, *case):
     theirs, ours = outcome(lambda: work(standard)), outcome(lambda: work(zlib))
     assert ours == theirs, case
@@ -135,11 +144,7 @@ def test_streams_that_unpack(seed) -> None:
                 found = [outcome(lambda stream=stream: stream.flush(most + 1)) for stream in streams]
             else:
                 log.append("copy")
-                copies = [outcome(lambda stream=stream: stream.copy()) for stream in streams]
-                if isinstance(copies[0], tuple) or isinstance(copies[1], tuple):
-                    assert copies[0] == copies[1], log
-                else:
-                    streams = copies
+                streams = copies_of(streams, log)
                 found = [None, None]
             states = [(stream.eof, stream.unused_data, stream.unconsumed_tail) for stream in streams]
             assert found[0] == found[1] and states[0] == states[1], log
@@ -161,11 +166,7 @@ def test_streams_that_pack(seed) -> None:
                 found = [outcome(lambda stream=stream: stream.flush(mode)) for stream in streams]
             else:
                 log.append("copy")
-                copies = [outcome(lambda stream=stream: stream.copy()) for stream in streams]
-                if isinstance(copies[0], tuple) or isinstance(copies[1], tuple):
-                    assert copies[0] == copies[1], log
-                else:
-                    streams = copies
+                streams = copies_of(streams, log)
                 continue
             if all(isinstance(one, bytes) for one in found):
                 packed = [before + one for before, one in zip(packed, found, strict=True)]
