@@ -71,18 +71,16 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         Place::Outside => return None,
         Place::Both => return split(pager, number, arguments),
     }
-    match number {
-        libc::SYS_madvise if locked::forbids(third as i32) => {
-            if let Some(start) = locked::first_locked(address, bytes) {
-                if start > address && address.is_multiple_of(PAGE_BYTES) {
-                    // The kernel has advised the part before the locked memory when it finds that.
-                    let _quiet = thread::Quiet::begin();
-                    let _ = pager.advise(address, start - address, third as i32);
-                }
-                return Some(-(libc::EINVAL as isize));
-            }
+    if number == libc::SYS_madvise
+        && locked::forbids(third as i32)
+        && let Some(start) = locked::first_locked(address, bytes)
+    {
+        if start > address && address.is_multiple_of(PAGE_BYTES) {
+            // The kernel has advised the part before the locked memory when it finds that.
+            let _quiet = thread::Quiet::begin();
+            let _ = pager.advise(address, start - address, third as i32);
         }
-        _ => {}
+        return Some(-(libc::EINVAL as isize));
     }
     match number {
         libc::SYS_mlock => return Some(locked::lock(pager, address, bytes, 0)),
