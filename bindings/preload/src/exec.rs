@@ -11,6 +11,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use memlift_zmem::mapping;
+
 use crate::sys;
 use crate::thread::current;
 use crate::trap::Scene;
@@ -51,6 +53,7 @@ fn room(bytes: usize) -> Result<usize, isize> {
         if old != 0 {
             sys!(libc::SYS_munmap, thread.exec_address.load(Relaxed), old);
         }
+        mapping::count_reserved(bytes);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let address =
             sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0);

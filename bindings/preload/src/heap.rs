@@ -8,9 +8,11 @@
 //! - **Owner** [`before_fork`] takes the lock; parent and child each release it
 //! - **Not here** the program's own heap after the start: `allocator`
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use memlift_zmem::lock::Lock;
 
-use crate::{sys, words};
+use crate::{carried, sys, words};
 
 /// First address of the reservation; addresses of the heap are recognised by their high bits.
 pub const BASE: usize = 0x1f00_0000_0000;
@@ -38,9 +40,16 @@ struct State {
 }
 
 static STATE: Lock<State> = Lock::new(State { end: 0, limit: 0, free: [0; CLASSES] });
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
 /// Returns true if the address lies in this heap.
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(BASE) < BYTES
+}
+
+/// Returns the address space that this heap takes, bytes.
+pub fn reserved_bytes() -> usize {
+    RESERVED.load(Ordering::Relaxed)
 }
 
 /// Returns the largest size of the heap under the limit on address space: a sixteenth of the limit.
@@ -58,6 +67,7 @@ fn share_of_limit() -> usize {
 /// not print one later.
 fn reserve(state: &mut State) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    carried::lift();
     let share = share_of_limit().max(LEAST_BYTES);
     let mut bytes = BYTES;
     while bytes >= LEAST_BYTES {
@@ -68,6 +78,7 @@ fn reserve(state: &mut State) {
         if reserved {
             state.end = BASE;
             state.limit = BASE + bytes;
+            RESERVED.store(bytes, Ordering::Relaxed);
             return;
         }
         bytes /= 2;

@@ -38,6 +38,10 @@ pub mod marks;
 pub mod signal;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod wrappers;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod carried;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod limits;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod descriptors;
 #[expect(unsafe_code, reason = "exports a C interface in assembly")]

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use memlift_zmem::pager::{ARENA_BASE, Pager};
 
 use crate::gate::{call, to_libc_result};
-use crate::{locked, marks, spliced, stacks, start, sys, thread, trap, whole};
+use crate::{limits, locked, marks, spliced, stacks, start, sys, thread, trap, whole};
 
 /// Size below which mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
@@ -52,6 +52,14 @@ fn result<T>(outcome: Result<T, i32>, value: impl FnOnce(T) -> isize) -> isize {
 /// the arena.
 pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     let pager = Pager::get()?;
+    let result = perform_in(pager, number, arguments);
+    if result.is_some() {
+        limits::settle();
+    }
+    result
+}
+
+fn perform_in(pager: &'static Pager, number: usize, arguments: [usize; 6]) -> Option<isize> {
     let [address, bytes, third, fourth, fifth, _] = arguments;
     let number = number as i64;
     match number {
@@ -140,6 +148,10 @@ fn remap(pager: &'static Pager, arguments: [usize; 6]) -> isize {
         return -(libc::EINVAL as isize);
     }
     let _quiet = thread::Quiet::begin();
+    let grows = if fixed { new_bytes } else { new_bytes.saturating_sub(bytes) };
+    if !limits::admits(|| grows) {
+        return -(libc::ENOMEM as isize);
+    }
     let moved = pager.remap(address, bytes, new_bytes, flags, target);
     if let Ok(new) = moved {
         if fixed {
@@ -254,6 +266,13 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
                 return Some(-(libc::EEXIST as isize));
             }
         }
+        let new_bytes = || {
+            let pages = (0..bytes.div_ceil(PAGE_BYTES)).map(|page| address + page * PAGE_BYTES);
+            pages.filter(|&page| pager.mapped(page, PAGE_BYTES).is_err()).count() * PAGE_BYTES
+        };
+        if !limits::admits(new_bytes) {
+            return Some(-(libc::ENOMEM as isize));
+        }
         let done = if plain {
             result(pager.map(bytes, prot, Some(address)), |address| address as isize)
         } else {
@@ -269,6 +288,9 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
         return None;
     }
     let _quiet = thread::Quiet::begin();
+    if !limits::admits(|| bytes) {
+        return Some(-(libc::ENOMEM as isize));
+    }
     let mapped =
         if address == 0 { pager.map(bytes, prot, None) } else { pager.map_near(bytes, prot, address) };
     Some(result(mapped, |address| whole::mapped(pager, address, bytes, flags)))
@@ -348,7 +370,11 @@ fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
         }
     }
     // SAFETY: the call and its arguments are the program's own, which makes the promises of libc's function.
-    let result = unsafe { call(number as usize, arguments) };
+    let mut result = unsafe { call(number as usize, arguments) };
+    if start::covered() && !thread::inside() && limits::renew(result) {
+        // SAFETY: the same call once more; it has changed nothing when it failed.
+        result = unsafe { call(number as usize, arguments) };
+    }
     if number == libc::SYS_mmap
         && result >= 0
         && start::covered()
@@ -365,41 +391,58 @@ pub fn of_all(number: libc::c_long, flags: usize) -> c_int {
     go(number, [flags, 0, 0, 0, 0, 0]) as c_int
 }
 
-/// Behaves as libc's `mmap`.
+/// Maps memory for the program at `caller`, or for the heap.
 ///
 /// # Safety
 ///
 /// The promises of libc's `mmap`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: *mut c_void,
+unsafe extern "C" fn map_for(
+    address: usize,
     bytes: usize,
     prot: c_int,
     flags: c_int,
     fd: c_int,
     offset: i64,
-) -> *mut c_void {
-    let arguments = [address as usize, bytes, prot as usize, flags as usize, fd as usize, offset as usize];
-    go(libc::SYS_mmap, arguments) as *mut c_void
+    caller: usize,
+) -> isize {
+    let arguments = [address, bytes, prot as usize, flags as usize, fd as usize, offset as usize];
+    let mut result = go(libc::SYS_mmap, arguments);
+    if result == -1 && limits::reclaim_for(caller) {
+        result = go(libc::SYS_mmap, arguments);
+    }
+    result
 }
 
-/// Behaves as libc's `mmap64`.
-///
-/// # Safety
-///
-/// The promises of libc's `mmap64`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    bytes: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: the caller makes the promises of `mmap64`.
-    unsafe { mmap(address, bytes, prot, flags, fd, offset) }
+macro_rules! mmap {
+    ($($name:ident)+) => {$(
+        /// Behaves as libc's function of this name.
+        ///
+        /// # Safety
+        ///
+        /// The promises of libc's function of this name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(
+            _address: *mut c_void,
+            _bytes: usize,
+            _prot: c_int,
+            _flags: c_int,
+            _fd: c_int,
+            _offset: i64,
+        ) -> *mut c_void {
+            // The return address becomes the seventh argument.
+            core::arch::naked_asm!(
+                "push qword ptr [rsp]",
+                "call {map_for}",
+                "add rsp, 8",
+                "ret",
+                map_for = sym map_for,
+            );
+        }
+    )+};
 }
+
+mmap! { mmap mmap64 }
 
 /// Behaves as libc's `mremap`; the fifth argument is used only with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`.
 ///
@@ -416,7 +459,12 @@ pub unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
     let new_address = if fixed { new_address as usize } else { 0 };
-    go(libc::SYS_mremap, [address as usize, bytes, new_bytes, flags as usize, new_address, 0]) as *mut c_void
+    let arguments = [address as usize, bytes, new_bytes, flags as usize, new_address, 0];
+    let mut result = go(libc::SYS_mremap, arguments);
+    if result == -1 && limits::reclaim_for(0) {
+        result = go(libc::SYS_mremap, arguments);
+    }
+    result as *mut c_void
 }
 
 /// Behaves as libc's `posix_madvise`; returns the error number.

@@ -20,12 +20,13 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use memlift_zmem::lock::Lock;
+use memlift_zmem::mapping;
 use memlift_zmem::pager::{Pager, Pins};
 
 use crate::thread::{Quiet, Thread, current, inside, is_gone};
 use crate::trap::in_arena;
 use crate::wrappers::Next;
-use crate::{heap, start, sys};
+use crate::{heap, limits, start, sys};
 
 const PAGE_BYTES: usize = 4096;
 /// Size of an alternate stack. It has room for the program's handlers too, which may run while a trapped call waits. Only
@@ -94,6 +95,7 @@ fn take_stack(bytes: usize) -> Option<&'static Record> {
         }
     }
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
+    mapping::count_reserved(PAGE_BYTES + bytes);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     // SAFETY: the mapping is new, at an address of the kernel's choice, and the record is written before it is in the list.
     unsafe {
@@ -385,6 +387,8 @@ pub unsafe extern "C" fn pthread_create(
         return unsafe { next(thread, attributes, routine, argument) };
     }
     start::start_evictor_if_due();
+    // libc maps the stack by itself, and would fail where the heap has memory that it does not need.
+    limits::reclaim();
     let own = match on_stack_outside_arena(|| own_stack(attributes)) {
         Ok(own) => own,
         Err(number) => return number,

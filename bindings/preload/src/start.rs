@@ -19,8 +19,8 @@ use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
 use crate::{
-    activate, descriptors, ending, foreign, fork, gate, kept, locked, processes, robust, signal, spliced,
-    stacks, standing, sys, whole, words,
+    activate, descriptors, ending, foreign, fork, gate, kept, limits, locked, processes, robust, signal,
+    spliced, stacks, standing, sys, whole, words,
 };
 
 const EARLY: u8 = 0;
@@ -86,6 +86,7 @@ extern "C" fn begin(_count: c_int, _arguments: *const *const c_char, _environmen
         }
     };
     STATE.store(state, Ordering::Release);
+    limits::begin();
     drop(quiet);
     if state == COVERED {
         start_evictor_if_due();

@@ -21,8 +21,8 @@ use crate::held::{Held, Mark};
 use crate::table::{self, ABSENT, Extent};
 use crate::thread::{self, OURS, Quiet};
 use crate::{
-    ending, exec, fork, itself, memory, named, rings, robust, signal, stacks, standing, start, sys, transfer,
-    vector,
+    ending, exec, fork, itself, limits, memory, named, rings, robust, signal, stacks, standing, start, sys,
+    transfer, vector,
 };
 
 /// Upper bound of the bytes that are pinned together, if a call can be done in parts.
@@ -260,6 +260,12 @@ impl Scene<'_> {
                     stacks::change(arguments[0] as *const _, arguments[1] as *mut _, at, self.context)
                 }
             }
+            libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 => {
+                match limits::perform(self, number, arguments) {
+                    Some(result) => result,
+                    None => self.plain(number, arguments),
+                }
+            }
             libc::SYS_io_uring_enter => rings::enter(self, arguments),
             libc::SYS_io_uring_register => rings::register(self, arguments),
             libc::SYS_io_submit => rings::submit(self, arguments),
@@ -462,6 +468,7 @@ pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isiz
             return fork::perform_for_function(number, arguments);
         }
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mremap => true,
+        libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 => true,
         // Locks and pins that are made while nothing is absent hold later, too.
         libc::SYS_mlock
         | libc::SYS_mlock2

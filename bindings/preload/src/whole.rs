@@ -34,13 +34,13 @@ pub fn forked() {
     FROM_NOW_ON.store(0, Relaxed);
 }
 
-/// Returns true if this process may lock any amount of memory.
-fn is_privileged() -> bool {
+/// Returns true if this process has a right of the superuser's, by its number.
+pub fn has_capability(capability: u32) -> bool {
     let header = [0x2008_0522u32, 0];
     let mut sets = [0u32; 6];
     // SAFETY: both arrays have the layout of this version, and live over the call.
     let result = unsafe { sys!(libc::SYS_capget, &raw const header, &raw mut sets) };
-    result == 0 && sets[0] >> LOCK_CAPABILITY & 1 != 0
+    result == 0 && sets[0] >> capability & 1 != 0
 }
 
 /// Calls `act` with start and end of each mapping outside the arena that is not this library's.
@@ -83,7 +83,7 @@ pub fn lock(pager: &'static Pager, flags: usize) -> isize {
     }
     let _quiet = Quiet::begin();
     let ranges = accessible(pager);
-    if !is_privileged() {
+    if !has_capability(LOCK_CAPABILITY) {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the limit lives over the call.
         unsafe { sys!(libc::SYS_getrlimit, libc::RLIMIT_MEMLOCK, &raw mut limit) };

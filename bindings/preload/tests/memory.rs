@@ -36,6 +36,16 @@ fn files_and_shared_memory_over_parts_of_the_arena_are_whole() {
 }
 
 #[test]
+fn limits_on_address_space_hold_for_the_programs_own_memory() {
+    for (budget, more, masked) in [(600, "0", ""), (600, "100", ""), (48, "100", ""), (48, "100", "uffd")] {
+        let job = Job::new(budget * MIB);
+        let mut command = job.command(job::compile("limits"));
+        let output = command.arg(more).env("MEMLIFT_DISABLE", masked).output().expect("it starts");
+        assert_eq!(job::content("limits", &[more, masked], &output), "right\n");
+    }
+}
+
+#[test]
 fn a_reservation_of_a_tebibyte_costs_what_is_used_of_it() {
     assert_eq!(Job::new(100 * MIB).check("reserved", &["128"]), "right\n");
 }

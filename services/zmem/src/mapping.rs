@@ -4,14 +4,40 @@
 //! - **Flow** [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ pages are
 //!   gone again
 //! - **Owner** a mapping is unmapped when dropped; it holds plain bytes or atomics, nothing that would have to be dropped
+//! - **Limits** [`reserved_bytes`] is the sum of all mappings. A limit on address space that the program set is raised by this
+//!   sum; [`before_growth`] names the function that does so before the sum grows
 //! - **Not here** charges: the caller counts the pages that it touches
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::{Error, Result};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
+
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+static BEFORE_GROWTH: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Returns the address space that all mappings of this process take, bytes.
+pub fn reserved_bytes() -> usize {
+    RESERVED.load(Ordering::Relaxed)
+}
+
+/// Sets the function that runs before a new mapping is made, when [`reserved_bytes`] already includes it.
+pub fn before_growth(hook: fn()) {
+    BEFORE_GROWTH.store(hook as *mut (), Ordering::Release);
+}
+
+/// Counts a new mapping of this library.
+pub fn count_reserved(bytes: usize) {
+    RESERVED.fetch_add(bytes, Ordering::Relaxed);
+    let hook = BEFORE_GROWTH.load(Ordering::Acquire);
+    if !hook.is_null() {
+        // SAFETY: only `before_growth` stores a pointer here, which is a function of this type.
+        unsafe { std::mem::transmute::<*mut (), fn()>(hook)() };
+    }
+}
 
 /// A range of anonymous private memory.
 #[derive(Debug)]
@@ -35,6 +61,7 @@ impl Mapping {
     /// [`Error::Map`].
     pub fn reserve(what: &'static str, bytes: usize) -> Result<Mapping> {
         let bytes = bytes.next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+        count_reserved(bytes);
         // This makes the system call directly, because `mmap` may be a function of the preloaded library.
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory that exists.
         let address = unsafe {
@@ -55,7 +82,11 @@ impl Mapping {
                 unsafe { libc::syscall(libc::SYS_madvise, address.as_ptr(), bytes, libc::MADV_DONTDUMP) };
                 Ok(Mapping { address, bytes })
             }
-            _ => Err(Error::Map { what, bytes, source: std::io::Error::last_os_error() }),
+            _ => {
+                let source = std::io::Error::last_os_error();
+                RESERVED.fetch_sub(bytes, Ordering::Relaxed);
+                Err(Error::Map { what, bytes, source })
+            }
         }
     }
 
@@ -92,6 +123,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this mapping's, and no reference to it lives longer than this value.
         unsafe { libc::syscall(libc::SYS_munmap, self.address.as_ptr(), self.bytes) };
+        RESERVED.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

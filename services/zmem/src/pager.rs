@@ -295,6 +295,16 @@ impl Pager {
         self.counts.admitted.load(Ordering::Relaxed) * CHUNK_BYTES
     }
 
+    /// Returns the size of the arena, a reservation of address space, bytes.
+    pub fn arena_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the bytes of the arena that the program has mapped, accessible or not.
+    pub fn mapped_bytes(&self) -> usize {
+        self.counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES
+    }
+
     /// Sets the hook that runs once, before the first page can become absent; the system-call filter is installed there. The
     /// hook may run on any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {
