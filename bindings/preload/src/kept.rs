@@ -143,6 +143,7 @@ pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
             pager.stop_recycling();
         }
     });
+    rings::find_hidden(buffer);
     if user_faults && has_watched_memory(buffer) {
         refuse(&[c"it answers faults in its memory itself (userfaultfd), and a page has one pager only"]);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls with a structure that may name further memory: `ioctl`, socket options, filters, `bpf`.
+//! Calls with a structure that may name further memory: `ioctl`, socket options, filters, `bpf`, registrations of io_uring.
 //!
 //! - **Flow** [`perform`] pins the structure ──▶ call ──`EFAULT`──▶ the structure's words that are addresses in the arena ──▶
 //!   the memory there is pinned ──▶ call again, with more memory each time
@@ -50,7 +50,6 @@ fn pin(scene: &Scene<'_>, address: usize, most: usize) -> bool {
 
 /// Performs one of these calls.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
-    const FAULT: isize = -(libc::EFAULT as isize);
     let address = structure(number, &arguments);
     if number as i64 == libc::SYS_ioctl && arguments[1] as u32 as usize == UFFDIO_REGISTER {
         refuse_to_share(scene.pager, address);
@@ -61,7 +60,19 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
             c"run it without memlift, or with the kernel's backend\n",
         ]);
     }
-    let mut result = scene.plain(number, arguments);
+    let result = scene.plain(number, arguments);
+    again(scene, number, arguments, (address, result))
+}
+
+/// Makes a call again that failed with `EFAULT`, with the memory that the structure at `address` names, and returns its
+/// result.
+pub fn again(
+    scene: &mut Scene<'_>,
+    number: usize,
+    arguments: [usize; 6],
+    (address, mut result): (usize, isize),
+) -> isize {
+    const FAULT: isize = -(libc::EFAULT as isize);
     for most in TRIES {
         if result != FAULT || address == 0 {
             break;

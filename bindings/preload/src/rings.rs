@@ -15,16 +15,16 @@
 //!   seen, so such rings are refused
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::Pager;
 
 use crate::activate::{self, decimal, for_lines, hexadecimal};
 use crate::kept::{self, exempt};
-use crate::sys;
 use crate::thread::OURS;
 use crate::trap::{PIECE_BYTES, Scene, in_arena};
+use crate::{named, sys};
 
 const ENTRY_BYTES: usize = 64;
 const ENTRIES_OFFSET: u64 = 0x1000_0000;
@@ -43,6 +43,8 @@ struct Ring {
     completions: u32,
 }
 
+/// True if a ring is mapped whose descriptor is closed, so that the program names it by a number that only the kernel knows.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
 static RINGS: Lock<Vec<Ring>> = Lock::new(Vec::new());
 static OFFSETS: Lock<Option<Offsets>> = Lock::new(None);
 
@@ -92,6 +94,7 @@ pub fn forked() {
     // SAFETY: the child has one thread, and the thread that forked did not hold the lock.
     unsafe { RINGS.reset() };
     std::mem::forget(std::mem::take(&mut *RINGS.lock()));
+    HIDDEN.store(false, Relaxed);
 }
 
 impl Ring {
@@ -284,6 +287,21 @@ pub fn adopt_ring(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, 
     registered
 }
 
+/// Looks for rings that are mapped and have no descriptor in this process (`IORING_REGISTER_RING_FDS`, then `close`). The
+/// rings with a descriptor were adopted.
+pub fn find_hidden(buffer: &mut [u8]) {
+    let rings = RINGS.lock().clone();
+    let mut hidden = false;
+    for_lines(c"/proc/self/maps", buffer, |line| {
+        if line.ends_with(b"anon_inode:[io_uring]") {
+            let inode = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
+            hidden |=
+                inode.is_some_and(|inode| !rings.iter().any(|ring| ring.inode == decimal(inode) as u64));
+        }
+    });
+    HIDDEN.store(hidden, Relaxed);
+}
+
 fn pause() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     // SAFETY: `time` lives over the call.
@@ -352,6 +370,10 @@ fn pin_requests_in_progress(pager: &'static Pager, ring: &Ring, offsets: Offsets
 /// activation.
 pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const EXTENDED: usize = 1 << 3;
+    const REGISTERED: usize = 1 << 4;
+    if arguments[3] & REGISTERED != 0 && HIDDEN.load(Relaxed) {
+        kept::refuse(&[c"an io_uring ring has no descriptor (IORING_REGISTER_RING_FDS)"]);
+    }
     let rings = RINGS.lock().clone();
     match *OFFSETS.lock() {
         Some(offsets) if !rings.is_empty() => {
@@ -426,7 +448,10 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
             scene.pin(argument, 4096.min(PIECE_BYTES), true);
         }
     }
-    scene.call(libc::SYS_io_uring_register as usize, arguments)
+    let number = libc::SYS_io_uring_register as usize;
+    let result = scene.call(number, arguments);
+    // Tags and tables of files, which structures name.
+    named::again(scene, number, arguments, (argument, result))
 }
 
 /// Performs `io_submit` for a context that was made before activation. The memory that its blocks name is brought back, and

@@ -51,6 +51,12 @@ fn buffers_registered_afterwards_get_the_files_bytes() {
 }
 
 #[test]
+fn memory_that_the_structure_of_a_registration_names_is_brought_back() {
+    MASKS.iter().for_each(|mask| is_right("named", mask));
+    is_right("named_later", "");
+}
+
+#[test]
 fn plain_requests_of_a_ring_made_before_get_the_files_bytes() {
     MASKS.iter().for_each(|mask| is_right("plain", mask));
     is_right("vectors", "");
@@ -71,4 +77,6 @@ fn asynchronous_reads_of_a_context_made_before_get_the_files_bytes() {
 fn rings_that_cannot_be_followed_are_refused_by_name() {
     is_refused("polled", "", "IORING_SETUP_SQPOLL");
     is_refused("provided", "", "provided buffers");
+    is_refused("given", "", "provided buffers");
+    is_refused("hidden", "", "IORING_REGISTER_RING_FDS");
 }

@@ -13,7 +13,7 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
     return result;
 }
-static struct io_uring_params params; static int ring; static char *shared; static struct io_uring_sqe *entries; static struct io_uring_cqe *done;
+static struct io_uring_params params; static int ring; static unsigned flags_of_enter; static char *shared; static struct io_uring_sqe *entries; static struct io_uring_cqe *done;
 static unsigned *at(unsigned offset) { return (unsigned *)(shared + offset); }
 static int setup(unsigned flags) {
     memset(&params, 0, sizeof params); params.flags = flags; params.sq_thread_idle = 50;
@@ -31,17 +31,33 @@ static void submit(unsigned code, int fd, void *address, unsigned length, unsign
     struct io_uring_sqe *entry = &entries[place]; memset(entry, 0, sizeof *entry);
     entry->opcode = (unsigned char)code; entry->fd = fd; entry->addr = (unsigned long)address; entry->len = length; entry->off = offset; entry->buf_index = (unsigned short)index; entry->user_data = 7;
     at(params.sq_off.array)[tail & mask] = place; __atomic_store_n(at(params.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
-    CHECK(call(SYS_io_uring_enter, ring, 1, 0, 0, 0, 0) == 1);
+    CHECK(call(SYS_io_uring_enter, ring, 1, 0, flags_of_enter, 0, 0) == 1);
 }
 static int answer(void) {
     while (__atomic_load_n(at(params.cq_off.tail), __ATOMIC_ACQUIRE) == *at(params.cq_off.head))
-        call(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
+        call(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS | flags_of_enter, 0, 0);
     unsigned head = *at(params.cq_off.head); int result = done[head & *at(params.cq_off.ring_mask)].res;
     __atomic_store_n(at(params.cq_off.head), head + 1, __ATOMIC_RELEASE); return result;
 }
+// Numbers of files and tags of buffers, which the structures of a registration name; then, with buffers, what the file has.
+static void register_named(struct iovec *parts, int file, size_t pressure, int empty_first) {
+    unsigned long *tags = calloc(4096, sizeof *tags); int *files = calloc(4096, sizeof *files);
+    struct io_uring_rsrc_register *all = calloc(1, 1 << 16); struct io_uring_rsrc_update2 *some = calloc(1, 1 << 16);
+    for (int i = 0; i < 300; i++) files[i] = file;
+    *all = (struct io_uring_rsrc_register){ .nr = 300, .data = (unsigned long)files, .tags = (unsigned long)tags };
+    press(pressure); CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_FILES2, (long)all, sizeof *all, 0, 0) == 0);
+    *some = (struct io_uring_rsrc_update2){ .offset = 3, .nr = 200, .data = (unsigned long)files, .tags = (unsigned long)tags };
+    press(pressure); CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_FILES_UPDATE2, (long)some, sizeof *some, 0, 0) == 200);
+    *all = (struct io_uring_rsrc_register){ .nr = BUFFERS, .data = (unsigned long)parts, .tags = (unsigned long)tags };
+    if (empty_first) *all = (struct io_uring_rsrc_register){ .nr = BUFFERS, .flags = IORING_RSRC_REGISTER_SPARSE };
+    press(pressure); CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS2, (long)all, sizeof *all, 0, 0) == 0);
+    if (!empty_first) return;
+    *some = (struct io_uring_rsrc_update2){ .nr = BUFFERS, .data = (unsigned long)parts, .tags = (unsigned long)tags };
+    press(pressure); CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS_UPDATE, (long)some, sizeof *some, 0, 0) == BUFFERS);
+}
 int main(int argc, char **argv) {
     CHECK(argc > 2); const char *mode = argv[1]; size_t pressure = atoi(argv[2]) * MIB;
-    int is_aio = !strcmp(mode, "aio"), registered = !strcmp(mode, "registered") || !strcmp(mode, "late"), vectors = !strcmp(mode, "vectors");
+    int is_aio = !strcmp(mode, "aio"), registered = !strcmp(mode, "registered") || !strcmp(mode, "late") || !strncmp(mode, "named", 5), vectors = !strcmp(mode, "vectors");
     unsigned char *buffers[BUFFERS]; struct iovec *parts = calloc(BUFFERS, sizeof *parts); unsigned char *text = malloc(BYTES);
     char name[] = "/var/tmp/memlift-rings-XXXXXX"; int file = mkstemp(name); CHECK(file >= 0); unlink(name);
     for (int i = 0; i < BUFFERS; i++) {
@@ -54,7 +70,17 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "registered")) CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, (long)parts, BUFFERS, 0, 0) == 0);
     if (!strcmp(mode, "provided")) { submit(IORING_OP_PROVIDE_BUFFERS, 4, buffers[0], 4096, 0, 3); CHECK(answer() >= 0); }
     if (!strcmp(mode, "waiting")) submit(IORING_OP_READ, pipe_ends[0], buffers[5], 5000, 0, 0);
+    if (!strcmp(mode, "given")) {
+        struct io_uring_buf_reg given = { .ring_addr = (unsigned long)aligned_alloc(4096, 4096), .ring_entries = 16, .bgid = 5 };
+        if (call(SYS_io_uring_register, ring, IORING_REGISTER_PBUF_RING, (long)&given, 1, 0, 0)) { puts("skipped: no rings of buffers"); return 0; }
+    }
+    if (!strcmp(mode, "hidden")) {
+        struct io_uring_rsrc_update number = { .offset = -1u, .data = (unsigned long)ring };
+        if (call(SYS_io_uring_register, ring, IORING_REGISTER_RING_FDS, (long)&number, 1, 0, 0) != 1) { puts("skipped: no numbers of rings"); return 0; }
+        CHECK(close(ring) == 0); ring = (int)number.offset; flags_of_enter = IORING_ENTER_REGISTERED_RING; submit(IORING_OP_READ, pipe_ends[0], buffers[5], 5000, 0, 0);
+    }
     for (int round = 0; round < 2; round++) press(pressure);
+    if (!strncmp(mode, "named", 5)) register_named(parts, file, pressure, !strcmp(mode, "named_later"));
     if (!strcmp(mode, "late")) CHECK(call(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, (long)parts, BUFFERS, 0, 0) == 0);
     if (!strcmp(mode, "waiting")) {
         unsigned char *sent = malloc(5000); fill(sent, 5000, 77); CHECK(write(pipe_ends[1], sent, 5000) == 5000);
