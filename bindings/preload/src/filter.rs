@@ -24,7 +24,7 @@ use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES};
 use crate::bpf::{AND, ANY_BIT, AT_LEAST, Assembler, EQUAL, Instruction, LABELS, LOAD, Label, RETURN};
 use crate::gate::{self, GATE_RETURN};
 use crate::sys;
-use crate::table::{self, ABSENT, INDIRECT, TABLE};
+use crate::table::{self, ABSENT, INDIRECT, TABLE, UNLISTED};
 use crate::thread::{OURS, set_mask};
 
 /// Value of `si_errno` in a trap of a filter with these rules. Its low byte is a hash of the rules, so another version of
@@ -32,7 +32,7 @@ use crate::thread::{OURS, set_mask};
 pub const MARK: i32 = MARK_FAMILY | table::hash(RULES_VERSION) as i32;
 const MARK_FAMILY: i32 = 0x6d00;
 /// Incremented by hand with each change of the rules about pointers that the tables do not show.
-const RULES_VERSION: u8 = 1;
+const RULES_VERSION: u8 = 2;
 
 /// Returns true if `error`, the `si_errno` of a trap, comes from a filter of any version of this library.
 pub fn is_mark(error: i32) -> bool {
@@ -196,6 +196,7 @@ pub fn write(
         }
     }
     kinds.numbers[..kinds.count].sort_unstable();
+    let unlisted = kinds.class_of((ALL_ARGUMENTS, Also::Nothing));
 
     let mut assembler = Assembler::new(instructions, places);
     let (allow, trap, absent, text) =
@@ -208,7 +209,17 @@ pub fn write(
     writer.assembler.push(LOAD, 0, 0, ARCHITECTURE);
     writer.assembler.jump_unless(EQUAL, X86_64, allow);
     writer.assembler.push(LOAD, 0, 0, NUMBER);
-    writer.search(&kinds.numbers[..kinds.count]);
+    let numbers = &kinds.numbers[..kinds.count];
+    if scope == Scope::All {
+        let (listed, upper) = numbers.split_at(numbers.partition_point(|(number, _)| *number < UNLISTED));
+        let new = writer.assembler.label();
+        writer.assembler.jump_if(AT_LEAST, UNLISTED, new);
+        writer.search(listed, writer.allow);
+        writer.assembler.place(new);
+        writer.search(upper, starts[usize::from(unlisted)]);
+    } else {
+        writer.search(numbers, writer.allow);
+    }
     for (start, (mask, also)) in starts.into_iter().zip(kinds.classes).take(kinds.class_count).skip(1) {
         writer.assembler.place(start);
         writer.check(scope, mask, also);
@@ -224,6 +235,7 @@ pub fn write(
 }
 
 const CLASSES: usize = 96;
+const ALL_ARGUMENTS: u8 = 0x3f;
 
 /// The numbers of system calls and their classes. A class is the set of arguments that are pointers, and the other condition.
 /// Class 0 is for absent calls.
@@ -241,35 +253,40 @@ impl Kinds {
         }
         let index = match class {
             None => 0,
-            Some(class) => match self.classes[1..self.class_count].iter().position(|&known| known == class) {
-                Some(position) => position + 1,
-                None => {
-                    self.classes[self.class_count] = class;
-                    self.class_count += 1;
-                    self.class_count - 1
-                }
-            },
+            Some(class) => self.class_of(class),
         };
-        self.numbers[self.count] = (number as u32, index as u8);
+        self.numbers[self.count] = (number as u32, index);
         self.count += 1;
+    }
+
+    /// Returns the index of a class, which is new or known.
+    fn class_of(&mut self, class: (u8, Also)) -> u8 {
+        match self.classes[1..self.class_count].iter().position(|&known| known == class) {
+            Some(position) => position as u8 + 1,
+            None => {
+                self.classes[self.class_count] = class;
+                self.class_count += 1;
+                self.class_count as u8 - 1
+            }
+        }
     }
 }
 
 impl Writer<'_> {
-    /// Jumps to the class of the loaded number, and allows a call that is none of these numbers.
-    fn search(&mut self, numbers: &[(u32, u8)]) {
+    /// Jumps to the class of the loaded number, or to `otherwise` if it is none of these numbers.
+    fn search(&mut self, numbers: &[(u32, u8)], otherwise: Label) {
         if numbers.len() <= 3 {
             for &(number, class) in numbers {
                 self.assembler.jump_if(EQUAL, number, self.starts[class as usize]);
             }
-            return self.assembler.jump(self.allow);
+            return self.assembler.jump(otherwise);
         }
         let (below, above) = numbers.split_at(numbers.len() / 2);
         let upper = self.assembler.label();
         self.assembler.jump_if(AT_LEAST, above[0].0, upper);
-        self.search(below);
+        self.search(below, otherwise);
         self.assembler.place(upper);
-        self.search(above);
+        self.search(above, otherwise);
     }
 
     /// Writes the rules of one class.

@@ -86,6 +86,19 @@ pub fn path(folder: &[u8], name: &[u8]) -> [u8; 64] {
     path
 }
 
+/// Returns the path `before`, `number` in decimal digits, `after`, with a zero byte at the end.
+pub fn path_of(before: &[u8], number: usize, after: &[u8]) -> [u8; 64] {
+    let (mut digits, mut at, mut rest) = ([0u8; 20], 20, number);
+    while rest > 0 || at == 20 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let start = path(before, &digits[at..]);
+    let end = start.iter().position(|&byte| byte == 0).unwrap_or(0);
+    path(&start[..end], after)
+}
+
 /// Returns an option of a socket, or -1 if there is none.
 fn option(fd: usize, level: i32, name: i32) -> i32 {
     let (mut value, mut bytes) = (-1i32, 4u32);

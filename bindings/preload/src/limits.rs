@@ -232,14 +232,7 @@ fn set(process: usize, index: usize, new: Limit) -> isize {
 
 /// Returns true if a process is under this library: its gate is mapped.
 fn is_covered(process: usize) -> bool {
-    let (mut digits, mut at, mut rest) = ([0u8; 24], 19, process);
-    digits[at..].copy_from_slice(b"/maps");
-    while rest > 0 && at > 0 {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    let path = kept::path(b"/proc/", &digits[at..]);
+    let path = kept::path_of(b"/proc/", process, b"/maps");
     let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else { return false };
     let mut found = false;
     for_lines(path, &mut [0u8; 4096], |line| found |= line.starts_with(b"1fff00000000-"));

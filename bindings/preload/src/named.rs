@@ -12,6 +12,7 @@ use memlift_zmem::pager::Pager;
 use crate::trap::{Scene, in_arena};
 use crate::{kept, sys, words};
 
+const PAGE_BYTES: usize = 4096;
 /// Words of a structure that are read.
 const WORDS: usize = 32;
 /// Upper bounds of the bytes that are pinned at each address, from one try to the next.
@@ -46,6 +47,18 @@ fn words_of(address: usize) -> ([usize; WORDS], usize) {
 /// Pins up to `most` bytes of a range that the kernel may write, or only read if the program may not write it.
 fn pin(scene: &Scene<'_>, address: usize, most: usize) -> bool {
     scene.pin(address, most, true) || scene.pin(address, most, false)
+}
+
+/// Performs a call of which the table says nothing: any argument that is an address in the arena is taken for a pointer.
+pub fn any(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
+    for address in arguments.into_iter().filter(|&argument| in_arena(argument)) {
+        pin(scene, address, PAGE_BYTES);
+    }
+    let mut result = scene.call(number, arguments);
+    for address in arguments.into_iter().filter(|&argument| in_arena(argument)) {
+        result = again(scene, number, arguments, (address, result));
+    }
+    result
 }
 
 /// Performs one of these calls.

@@ -2,7 +2,7 @@
 //! The table of system calls, with the memory that their pointers refer to.
 //!
 //! - **Layout** [`find`]: number → the arguments that are pointers, and the bytes that the kernel reads or writes there. A
-//!   call that is not in the table has no pointers that matter, or is refused by the filter
+//!   call below [`UNLISTED`] that is not in the table has no pointers that matter, or is refused by the filter
 //! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; the mmap family:
 //!   `memory`
 
@@ -34,6 +34,17 @@ use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};
 
 /// System-call number on every x86-64 kernel; the `libc` crate lacks it.
 const SYS_IO_PGETEVENTS: i64 = 333;
+
+/// Number of `futex_waitv`; the `libc` crate lacks it.
+pub const SYS_FUTEX_WAITV: i64 = 449;
+const SYS_FUTEX_WAKE: i64 = 454;
+const SYS_FUTEX_WAIT: i64 = 455;
+/// Number of `futex_requeue`; the `libc` crate lacks it.
+pub const SYS_FUTEX_REQUEUE: i64 = 456;
+
+/// First number from which on the table need not be complete: a call that it does not name is trapped if any argument points
+/// into the arena. New calls of the kernel have numbers above this one.
+pub const UNLISTED: u32 = 424;
 
 /// The table: each call's number, and its pointers.
 pub const TABLE: &[(i64, &[Pointer])] = &[
@@ -72,7 +83,9 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_mlock2, &[(0, Own)]),
     (libc::SYS_munlock, &[(0, Own)]),
     (libc::SYS_msync, &[(0, Own)]),
-    (libc::SYS_mbind, &[(0, Own)]),
+    (libc::SYS_mbind, &[(0, Own), (3, In(128))]),
+    (libc::SYS_process_madvise, &[(1, Own)]),
+    (SYS_FUTEX_WAITV, &[(0, Own), (3, In(16))]),
     (libc::SYS_remap_file_pages, &[(0, Own)]),
     (libc::SYS_sigaltstack, &[(0, Own), (1, Own)]),
     (libc::SYS_rt_sigaction, &[(1, Own), (2, Own)]),
@@ -193,6 +206,9 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_fremovexattr, &[(1, Text)]),
     (libc::SYS_time, &[(0, Out(8))]),
     (libc::SYS_futex, &[(0, Out(4)), (3, In(16)), (4, Out(4))]),
+    (SYS_FUTEX_WAKE, &[(0, Out(4))]),
+    (SYS_FUTEX_WAIT, &[(0, Out(4)), (4, In(16))]),
+    (SYS_FUTEX_REQUEUE, &[(0, Own)]),
     // The kernel makes this call for a wait that goes on after the process was stopped. The registers still have the
     // arguments of that wait; if it is a futex's, the kernel reads the word again.
     (libc::SYS_restart_syscall, &[(0, Out(4))]),
@@ -215,6 +231,7 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_mq_timedreceive, &[(1, OutCount(2, 1)), (3, Out(4)), (4, In(16))]),
     (libc::SYS_mq_notify, &[(1, In(64))]),
     (libc::SYS_mq_getsetattr, &[(1, In(64)), (2, Out(64))]),
+    (libc::SYS_fanotify_mark, &[(4, Text)]),
     (libc::SYS_inotify_add_watch, &[(1, Text)]),
     (libc::SYS_openat, &[(1, Text)]),
     (libc::SYS_openat2, &[(1, Text), (2, InCount(3, 1))]),
@@ -258,6 +275,13 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_swapon, &[(0, Text)]),
     (libc::SYS_swapoff, &[(0, Text)]),
     (libc::SYS_acct, &[(0, Text)]),
+    (libc::SYS_ustat, &[(1, Out(32))]),
+    (libc::SYS_sysfs, &[(1, Text)]),
+    (libc::SYS_modify_ldt, &[(1, OutCount(2, 1))]),
+    (libc::SYS_migrate_pages, &[(2, In(128)), (3, In(128))]),
+    (libc::SYS_init_module, &[(0, InCount(1, 1)), (2, Text)]),
+    (libc::SYS_finit_module, &[(1, Text)]),
+    (libc::SYS_delete_module, &[(0, Text)]),
     (libc::SYS_pivot_root, &[(0, Text), (1, Text)]),
 ];
 
@@ -291,6 +315,9 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_seccomp,
     libc::SYS_prctl,
     libc::SYS_bpf,
+    libc::SYS_process_madvise,
+    SYS_FUTEX_WAITV,
+    SYS_FUTEX_REQUEUE,
 ];
 
 /// Calls that fail with `ENOSYS`, for which programs have alternatives. They would make the kernel access memory later, when
@@ -322,6 +349,11 @@ pub const fn hash(version: u8) -> u8 {
         index += 1;
     }
     (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
+}
+
+/// Returns true if nothing is known of this call's arguments.
+pub fn is_unlisted(number: usize) -> bool {
+    number >= UNLISTED as usize && find(number).is_empty()
 }
 
 /// Returns the pointers of a call.

@@ -235,8 +235,12 @@ impl Scene<'_> {
             | libc::SYS_mlockall
             | libc::SYS_munlockall => match memory::perform(number, arguments) {
                 Some(result) => result,
-                None => self.plain(number, arguments),
+                // The memory is outside the arena, and the result or the list of nodes may lie in it.
+                None => named::any(self, number, arguments),
             },
+            libc::SYS_process_madvise | table::SYS_FUTEX_WAITV | table::SYS_FUTEX_REQUEUE => {
+                vector::perform(self, number, arguments)
+            }
             libc::SYS_lseek => itself::seek(self, arguments),
             libc::SYS_execve | libc::SYS_execveat => exec::perform(self, number, arguments),
             libc::SYS_fork => fork::perform(self, number, arguments),
@@ -292,6 +296,7 @@ impl Scene<'_> {
             | libc::SYS_seccomp
             | libc::SYS_prctl
             | libc::SYS_bpf => named::perform(self, number, arguments),
+            _ if table::is_unlisted(number) => named::any(self, number, arguments),
             _ => self.plain(number, arguments),
         }
     }
@@ -445,6 +450,7 @@ pub unsafe fn on_trap(context: *mut c_void) {
 /// Returns true if a call may access absent memory.
 pub fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
     table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
+        || table::is_unlisted(number) && arguments.iter().any(|&argument| in_arena(argument))
         || table::INDIRECT.contains(&(number as i64))
         || matches!(number as i64, libc::SYS_read | libc::SYS_write) && itself::is_marked(arguments[0])
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls whose memory is named by memory: vectors and messages.
+//! Calls whose memory is named by memory: vectors, messages and lists of futexes.
 //!
 //! - **Flow** [`perform`] ──▶ pin the vector and the memory that it names ──▶ call. If that is more than may be pinned
 //!   together ──▶ a vector of this library's own with part of it, again and again
@@ -10,9 +10,11 @@
 
 use libc::{iovec, mmsghdr, msghdr};
 
+use crate::activate::{decimal, for_lines};
+use crate::table::{SYS_FUTEX_REQUEUE, SYS_FUTEX_WAITV};
 use crate::transfer::reads_whole;
 use crate::trap::{PIECE_BYTES, Scene, in_arena, piece_bytes};
-use crate::{spliced, sys};
+use crate::{kept, spliced, sys};
 
 /// Upper bound of the parts of a vector, and of the messages of a call, set by the kernel.
 const MOST_PARTS: usize = 1024;
@@ -39,8 +41,65 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         libc::SYS_recvmsg | libc::SYS_sendmsg => message(scene, number, arguments),
         libc::SYS_recvmmsg | libc::SYS_sendmmsg => messages(scene, number, arguments),
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => other_process(scene, number, arguments),
+        libc::SYS_process_madvise => advise(scene, arguments),
+        SYS_FUTEX_WAITV | SYS_FUTEX_REQUEUE => futexes(scene, number, arguments),
         _ => vector(scene, number, arguments),
     }
+}
+
+/// Performs `process_madvise`. The kernel would advise memory in the arena without the pager's knowledge.
+fn advise(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
+    let [process, address, count, advice, flags, _] = arguments;
+    let number = libc::SYS_process_madvise as usize;
+    let Some(parts) = list::<iovec>(scene, address, count) else { return scene.call(number, arguments) };
+    if flags != 0 || !is_own(process as i32) {
+        scene.pin(address, size_of_val(parts), false);
+        return scene.call(number, arguments);
+    }
+    let mut done = 0;
+    for part in parts {
+        let arguments = [part.iov_base as usize, part.iov_len, advice, 0, 0, 0];
+        let result = scene.perform(libc::SYS_madvise as usize, arguments);
+        if result < 0 {
+            return if done > 0 { done } else { result };
+        }
+        done += part.iov_len as isize;
+    }
+    done
+}
+
+/// Returns true if a descriptor of a process stands for this one.
+fn is_own(descriptor: i32) -> bool {
+    const SELF: std::ops::RangeInclusive<i32> = -10001..=-10000;
+    let mut own = SELF.contains(&descriptor);
+    if let Ok(number) = usize::try_from(descriptor) {
+        let path = kept::path_of(b"/proc/self/fdinfo/", number, b"");
+        let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else { return false };
+        // SAFETY: the call takes no argument.
+        let process = unsafe { sys!(libc::SYS_getpid) } as usize;
+        for_lines(path, &mut [0u8; 1024], |line| {
+            own |= line.strip_prefix(b"Pid:").is_some_and(|rest| decimal(rest) == process);
+        });
+    }
+    own
+}
+
+/// Performs a call with a list of futexes, each of which has its value, its address and its flags.
+fn futexes(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
+    const REQUEUED: usize = 2;
+    let waits = number as i64 == SYS_FUTEX_WAITV;
+    let count = if waits { arguments[1] } else { REQUEUED };
+    if let Some(futexes) = list::<[usize; 3]>(scene, arguments[0], count) {
+        scene.pin(arguments[0], size_of_val(futexes), false);
+        for [_, address, _] in futexes {
+            let _ =
+                scene.pin(*address, size_of::<u64>(), true) || scene.pin(*address, size_of::<u64>(), false);
+        }
+    }
+    if waits {
+        scene.pin(arguments[3], size_of::<libc::timespec>(), false);
+    }
+    scene.call(number, arguments)
 }
 
 /// Pins the buffers that the vectors of a call name, if the call is one with vectors.

@@ -56,6 +56,11 @@ fn stacks_in_the_arena_go_away_and_come_back() {
 }
 
 #[test]
+fn rare_and_recent_calls_say_the_same_with_memory_that_is_away() {
+    assert_eq!(Job::new(36 * MIB).check("recent", &["40"]), "right\n");
+}
+
+#[test]
 fn buffers_of_calls_that_wait_stay_while_their_neighbours_move() {
     assert_eq!(Job::new(32 * MIB).check("pinned", &["24"]), "right\n");
 }
