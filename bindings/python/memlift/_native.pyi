@@ -226,7 +226,8 @@ class Reply:
 class Failed:
     """In the place of an answer."""
 
-    error: BaseException
+    def take(self) -> BaseException:
+        """The exception, once."""
 
 class Session:
     """See memlift.ipc.AsyncClient."""

@@ -185,6 +185,7 @@ class Workers:
         self.dismissed = False
         self.broken: BaseException | None = None
         self.threads: list[threading.Thread] = []
+        self.is_released = False
         self.woken, self.wake = multiprocessing.connection.Pipe(duplex=False)
         # At the end of this process, also where it is a child of multiprocessing (which has no atexit before Python 3.13), before that
         # waits for its children. The threads keep this object until then, also when its executor is gone.
@@ -460,6 +461,18 @@ class Workers:
         for thread in watcher:
             if thread is not threading.current_thread():
                 thread.join()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes the pipe once the threads are gone: the traceback of an exception may keep this object for long."""
+        with self.lock:
+            if not self.is_released and not any(thread.is_alive() for thread in self.threads):
+                self.is_released = True
+                self.woken.close()
+                self.wake.close()
+                if not self.replaces:
+                    self.processes.clear()
+                    self.retired.clear()
 
 
 def _begins(future: "concurrent.futures.Future[Any]") -> bool:

@@ -204,6 +204,7 @@ class AsyncClient:
             try:
                 answer = await future
             finally:
+                del future  # the traceback of its exception refers to this frame
                 if self._waiting.pop(number, None) is not None:
                     session.abandon(number)
             return _value(answer)
@@ -354,6 +355,7 @@ class AsyncClient:
                 timer.cancel()
             if room in self._room:
                 self._room.remove(room)
+            del room  # as in `call`
 
     def _wake_one(self) -> None:
         while self._room:
@@ -428,7 +430,7 @@ class AsyncClient:
 
 def _value(answer: Any) -> Any:
     if type(answer) is _native.Failed:
-        raise answer.error
+        raise answer.take()
     return answer
 
 

@@ -12,12 +12,13 @@ use crate::values::{Allow, joined, takes_several};
 use memlift::ground::complete::WaitPolicy;
 use memlift::ground::config::Config;
 use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Health, Limit, Mode, PING, Payload};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait before signals are handled again.
@@ -275,7 +276,8 @@ impl Client {
         let link = self.link();
         let data = joined(py, &link.client, data.0, more, named)?;
         let job = link.start(py, operation, &data, &options, limit, Mode::Async)?;
-        Ok(Future { id: job.id(), allow: link.allow, state: Mutex::new(State::Waiting(job)) })
+        let (id, state) = (job.id(), Mutex::new(State::Waiting(job)));
+        Ok(Future { id, allow: link.allow, state, failure: OnceLock::new() })
     }
 
     /// Starts a pipeline: up to `depth` calls without an answer, answers in any order. A sleeping server is woken once per
@@ -545,7 +547,8 @@ fn wait_with_signals<T: Send>(
 enum State {
     Waiting(ipc::Job),
     Done(Payload),
-    Failed(PyErr),
+    /// The reason is in [`Future::failure`].
+    Failed,
     Busy,
 }
 
@@ -555,9 +558,17 @@ pub struct Future {
     id: u64,
     allow: Allow,
     state: Mutex<State>,
+    /// Exception that the call ended with. Set once and with the interpreter, so that the collector can read it while a thread holds `state`.
+    failure: OnceLock<Py<PyBaseException>>,
 }
 
 impl Future {
+    /// Returns the exception that the call ended with.
+    fn failed(&self, py: Python<'_>) -> PyErr {
+        let failure = self.failure.get().expect("set before the state says so");
+        PyErr::from_value(failure.bind(py).clone().into_any())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -581,7 +592,7 @@ impl Future {
                 state => state.map(Some),
             },
             State::Busy => Err(Error::Busy { outstanding: 1 }),
-            State::Done(_) | State::Failed(_) => Ok(Some(ipc::JobState::Answered)),
+            State::Done(_) | State::Failed => Ok(Some(ipc::JobState::Answered)),
         };
         let asked = wait_with_signals(py, ask, seconds(timeout)?)?;
         state(py, asked)
@@ -592,7 +603,7 @@ impl Future {
         py.detach(|| match &*self.lock() {
             State::Waiting(job) => job.is_done(),
             State::Busy => false,
-            State::Done(_) | State::Failed(_) => true,
+            State::Done(_) | State::Failed => true,
         })
     }
 
@@ -613,7 +624,7 @@ impl Future {
             done => {
                 let answer = match &done {
                     State::Done(payload) => Ok(payload.clone()),
-                    State::Failed(error) => Err(error.clone_ref(py)),
+                    State::Failed => Err(self.failed(py)),
                     State::Waiting(_) | State::Busy => unreachable!("matched above"),
                 };
                 *self.lock() = done;
@@ -622,10 +633,15 @@ impl Future {
         };
         let waited = wait_with_signals(py, |slice| job.wait_within(slice), patience);
         let still_coming = waited.is_err() && !job.is_taken();
+        if let Err(error) = &waited
+            && !still_coming
+        {
+            let _ = self.failure.set(error.clone_ref(py).into_value(py));
+        }
         *self.lock() = match &waited {
             _ if still_coming => State::Waiting(job),
             Ok(payload) => State::Done(payload.clone()),
-            Err(error) => State::Failed(error.clone_ref(py)),
+            Err(_) => State::Failed,
         };
         payload_into(py, waited?, out, self.allow)
     }
@@ -635,18 +651,23 @@ impl Future {
     fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.result(py, timeout, None) {
             Ok(_) => Ok(py.None().into_bound(py)),
-            Err(error) if matches!(&*self.lock(), State::Failed(_)) => {
+            Err(error) if matches!(&*self.lock(), State::Failed) => {
                 Ok(error.into_value(py).into_bound(py).into_any())
             }
             Err(error) => Err(error),
         }
     }
 
+    /// Shows the collector the way back from the exception's traceback to this object.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.failure.get().map_or(Ok(()), |failure| visit.call(failure))
+    }
+
     fn __repr__(&self) -> String {
         let state = match &*self.lock() {
             State::Waiting(_) | State::Busy => "pending",
             State::Done(_) => "done",
-            State::Failed(_) => "failed",
+            State::Failed => "failed",
         };
         format!("<memlift.ipc.Future of job {}, {state}>", self.id)
     }

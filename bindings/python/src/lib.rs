@@ -27,6 +27,7 @@ mod exit;
 mod memory;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod pieces;
+mod handler;
 mod options;
 mod persist;
 mod queue;

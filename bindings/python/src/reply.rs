@@ -8,6 +8,7 @@
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::traceback;
 use crate::exit;
+use crate::handler::{Handler, handler_is_gone};
 use crate::values::Allow;
 use memlift::ipc::{Request, Responder};
 use pyo3::exceptions::PyRuntimeError;
@@ -81,7 +82,7 @@ impl Reply {
 }
 
 /// Runs a handler that gets the argument and a `Reply`. What it raises, or what cannot be read, fails the call.
-pub fn hand_over(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
+pub fn hand_over(handler: &Handler, request: Request, responder: Responder, allow: Allow) {
     let session = responder.session_number();
     // A reply to the client never is what only a request may be.
     let answers = Allow { arguments: false, ..allow };
@@ -90,8 +91,9 @@ pub fn hand_over(function: &Py<PyAny>, request: Request, responder: Responder, a
         let Ok(reply) = Bound::new(py, reply) else { return };
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
+            let function = handler.function(py).ok_or_else(handler_is_gone)?;
             let arguments = PyTuple::new(py, [argument, reply.clone().into_any()])?;
-            inside.call_handler(function.bind(py), &arguments)
+            inside.call_handler(&function, &arguments)
         });
         // It was answered already if the handler did so before it raised.
         if let Err(error) = called

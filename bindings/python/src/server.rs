@@ -10,11 +10,13 @@ use crate::client::{configuration, own_uid, seconds, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::{raise, traceback};
 use crate::exit;
+use crate::handler::{Handler, Handlers, handler_is_gone};
 use crate::reply::hand_over;
 use crate::values::Allow;
 use memlift::ipc::message::Shape;
 use memlift::ipc::{self, Behaviour, Pace, Progress, Request, Responder, ServerOptions, Trust};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -25,6 +27,7 @@ use std::cell::RefCell;
 pub struct Server {
     server: ipc::Server,
     allow_pickle: bool,
+    handlers: Handlers,
 }
 
 #[pymethods]
@@ -71,7 +74,7 @@ impl Server {
         }
         let address = crate::options::address(address)?;
         let server = ipc::Server::bind(&address, options).map_err(|error| raise(py, error))?;
-        Ok(Server { server, allow_pickle })
+        Ok(Server { server, allow_pickle, handlers: Handlers::default() })
     }
 
     /// Sets the handler of an operation.
@@ -79,7 +82,7 @@ impl Server {
         if !function.bind(py).is_callable() {
             return Err(PyTypeError::new_err(format!("the handler of {name:?} is not callable")));
         }
-        let allow_pickle = self.allow_pickle;
+        let (allow_pickle, function) = (self.allow_pickle, self.handlers.add(function));
         self.server
             .register_raw(name, move |request, responder| {
                 // Unpickling can run code, so it is only allowed between processes of the same user.
@@ -101,7 +104,7 @@ impl Server {
         long: bool,
         outlasts_drain: bool,
     ) -> PyResult<()> {
-        let allow_pickle = self.allow_pickle;
+        let (allow_pickle, function) = (self.allow_pickle, self.handlers.add(function));
         let behaviour = Behaviour { pace: if long { Pace::Long } else { Pace::Short }, outlasts_drain };
         self.server
             .register_with(name, behaviour, move |request, responder| {
@@ -165,6 +168,14 @@ impl Server {
         self.server.address().to_string()
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.handlers.visit(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.handlers.clear();
+    }
+
     /// Counters of the server so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.server.stats();
@@ -198,17 +209,17 @@ pub fn progress(done: u64, total: u64) -> PyResult<()> {
 }
 
 /// Runs a Python handler for one request.
-fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
+fn answer(handler: &Handler, request: Request, responder: Responder, allow: Allow) {
     PROGRESS.set(Some(request.progress()));
     let staged = exit::attach(|py, inside| {
         let is_value = *request.payload().shape() == Shape::Value;
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
-            let function = function.bind(py);
+            let function = handler.function(py).ok_or_else(handler_is_gone)?;
             match is_value && argument.is_exact_instance(arguments_class(py)?) {
                 // The object of all arguments calls the handler with them.
                 true => inside.call_handler(&argument.getattr("call")?, &PyTuple::new(py, [function])?),
-                false => inside.call_handler(function, &PyTuple::new(py, [argument])?),
+                false => inside.call_handler(&function, &PyTuple::new(py, [argument])?),
             }
         });
         PROGRESS.set(None);

@@ -13,6 +13,7 @@ use crate::memory::{Input, Output, Span};
 use memlift::spec::Opcode;
 use memlift::transform::{self, Chain, Error, Format, Key, Op, Options, Packing, Transform};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::Arc;
@@ -267,6 +268,11 @@ pub struct Outcome {
 
 #[pymethods]
 impl Outcome {
+    /// Shows the target to the collector: it may be an object that has this one as an attribute.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.data)
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<memlift.transform.Outcome read={} written={} store={}>",

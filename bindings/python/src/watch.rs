@@ -12,6 +12,8 @@ use crate::options::CallArguments;
 use crate::values::Allow;
 use memlift::ipc::Watch;
 use memlift::ipc::client::Answered;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashMap;
@@ -32,9 +34,29 @@ pub struct Session {
 /// Returned instead of a value for a failed call. A class of its own, because an exception may also be a value if pickles are
 /// allowed.
 #[pyclass(module = "memlift._native", frozen)]
-pub struct Failed {
-    #[pyo3(get)]
-    error: Py<PyAny>,
+pub struct Failed(Mutex<Option<Py<PyAny>>>);
+
+impl Failed {
+    fn lock(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Failed {
+    /// Gives the exception away, once: one that is raised refers, by its traceback, to the frames that have this object.
+    fn take(&self) -> PyResult<Py<PyAny>> {
+        self.lock().take().ok_or_else(|| PyRuntimeError::new_err("this exception was raised already"))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&*self.lock())
+    }
+
+    fn __clear__(&self) {
+        let error = self.lock().take();
+        drop(error);
+    }
 }
 
 impl Session {
@@ -58,7 +80,10 @@ impl Session {
             };
             let value = match value {
                 Ok(value) => value,
-                Err(error) => Bound::new(py, Failed { error: error.into_value(py).into_any() })?.into_any(),
+                Err(error) => {
+                    let error = error.into_value(py).into_any();
+                    Bound::new(py, Failed(Mutex::new(Some(error))))?.into_any()
+                }
             };
             list.append((id, value))?;
         }
@@ -145,5 +170,14 @@ impl Session {
     #[getter]
     fn outstanding(&self) -> usize {
         self.watch.outstanding()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.lock().values().try_for_each(|out| visit.call(out))
+    }
+
+    fn __clear__(&self) {
+        let outs = std::mem::take(&mut *self.lock());
+        drop(outs);
     }
 }

@@ -551,6 +551,8 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         self.sessions.values().for_each(|entry| entry.session.close());
+        // Now, and not before: those who are told drop what they hold, and no client shall hear of that instead of the hang-up.
+        self.shared.ends.stop();
     }
 }
 

@@ -447,7 +447,6 @@ impl Shared {
     /// stop from elsewhere, which may be the drop, waits for it as well.
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.ends.stop();
         memlift_ground::complete::ring(&self.stop_event);
         drop(crate::client::lock(&self.listener).take());
         if SERVES.get() == std::ptr::from_ref(self) {
@@ -460,6 +459,8 @@ impl Shared {
         // A leader that is not one of these threads gives the dispatcher up by itself.
         if let Ok(mut seat) = self.dispatcher.try_lock() {
             *seat = None;
+            // Without a dispatcher nobody else says so.
+            self.ends.stop();
         }
     }
 
