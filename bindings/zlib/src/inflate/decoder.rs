@@ -74,8 +74,12 @@ enum Used {
 
 /// Bytes of output after which they are added to the checksum.
 const SUMMED_BYTES: usize = 16 << 10;
-/// Bytes of output of a block after which it gets a wide table, which takes about as long to fill as these bytes take to unpack.
-const LONG_BYTES: usize = 6 << 10;
+/// Bytes of output of a block after which it gets a wide table if its codes are short, so that many entries have two symbols. To fill
+/// the table takes about as long as to unpack these bytes.
+const LONG_BYTES: usize = 4 << 10;
+/// Bytes of input of a block after which it gets a wide table whatever its codes are: entries of a literal and a length save wrong
+/// guesses of the CPU, and a block of so many bytes is probably a longer one.
+const LONG_INPUT_BYTES: usize = 8 << 10;
 /// Programs that know the length of a message say that there is as much room as a number can hold; zlib touches the message's bytes only.
 const CREDIBLE_ROOM_BYTES: usize = 1 << 30;
 /// Order in which the lengths of the code length code are stored.
@@ -766,11 +770,14 @@ impl Decoder {
         history: &History,
         exact: bool,
     ) -> Stop {
-        let mut may_widen = !exact && !self.fixed && tables.wide.is_null();
+        let may_widen = !exact && !self.fixed && tables.wide.is_null();
+        let mut has_pairs = may_widen.then_some(true);
+        let begin = io.input;
         loop {
             // SAFETY: the caller guarantees the buffers, and input and room for one turn; so does the end of the loop.
             unsafe {
-                let room = io.room.min(if may_widen { LONG_BYTES } else { SUMMED_BYTES });
+                let is_first = has_pairs == Some(true);
+                let room = io.room.min(if is_first { LONG_BYTES } else { SUMMED_BYTES });
                 let (input_end, output_end) = (io.input.add(io.have), io.output.add(room));
                 let mut cursor = Cursor {
                     input: io.input,
@@ -789,15 +796,20 @@ impl Decoder {
                     return stop;
                 }
                 self.sum_output(io);
-                let lengths = &self.lengths[..usize::from(self.literal_lengths)];
-                if core::mem::take(&mut may_widen)
-                    && io.room >= SUMMED_BYTES
-                    && tables::has_pairs(lengths, &self.counts[0])
-                {
-                    let wide = wide.write([0; 1 << WIDE_BITS]);
-                    let first = core::slice::from_raw_parts(tables.literals, 1 << tables.literal_bits);
-                    tables::widen(first, tables.literal_bits, wide);
-                    tables.wide = wide.as_ptr();
+                if has_pairs.is_some() && io.room >= SUMMED_BYTES {
+                    let lengths = &self.lengths[..usize::from(self.literal_lengths)];
+                    if is_first {
+                        has_pairs = Some(tables::has_pairs(lengths, &self.counts[0]));
+                    }
+                    if has_pairs == Some(true) || io.input as usize - begin as usize >= LONG_INPUT_BYTES {
+                        has_pairs = None;
+                        let wide = wide.write([0; 1 << WIDE_BITS]);
+                        let first = core::slice::from_raw_parts(tables.literals, 1 << tables.literal_bits);
+                        tables::widen(first, tables.literal_bits, lengths, &self.counts[0], wide);
+                        tables.wide = wide.as_ptr();
+                    }
+                } else {
+                    has_pairs = None;
                 }
             }
         }

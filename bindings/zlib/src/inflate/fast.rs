@@ -10,7 +10,9 @@
 //!   same time (`inflateBack`), and for an output that overlaps the input.
 //! - **Owner** the history is the bytes that this call delivered, and before them the window, a ring.
 
-use super::tables::{END, EXCEPTION, LINK, LITERAL, WIDE_BITS, WIDE_EXCEPTION, WIDE_LITERALS, value};
+use super::tables::{
+    END, EXCEPTION, LENGTH_MIN, LINK, LITERAL, WIDE_BITS, WIDE_EXCEPTION, WIDE_LITERALS, value,
+};
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -54,6 +56,21 @@ impl History {
     #[inline(always)]
     pub fn lacks(&self, distance: usize, delivered: usize) -> bool {
         distance - delivered > self.held || distance > self.most
+    }
+
+    /// Returns the address of the bytes that begin `back` bytes before the end of the window, or null if `length` bytes and
+    /// [`BEHIND_BYTES`] more do not follow each other there.
+    #[inline(always)]
+    fn behind(&self, back: usize, length: usize) -> *const u8 {
+        let (at, end) = match back <= self.next {
+            true => (self.next - back, self.next),
+            false => (self.next + self.size - back, self.size),
+        };
+        if at + length <= end && at + length + BEHIND_BYTES <= self.size {
+            self.window.wrapping_add(at)
+        } else {
+            ptr::null()
+        }
     }
 }
 
@@ -197,21 +214,22 @@ unsafe fn turns<const EXACT: bool, const WIDE: bool>(
         let mut entry: u32;
         macro_rules! refill {
             () => {
-                hold |= u64::from_le(input.cast::<u64>().read_unaligned()) << bits;
-                input = input.add(((63 - bits) >> 3) as usize);
+                hold |= u64::from_le(input.cast::<u64>().read_unaligned()) << (bits & 63);
+                input = input.add(7 - (bits >> 3 & 7) as usize);
                 bits |= 56;
             };
         }
+        // Removes as many bits as the lowest six bits of the entry say. `bits` is subtracted from without a mask, which would take a
+        // cycle: of `bits`, only the lowest six bits are valid.
         macro_rules! drop {
-            ($count:expr) => {{
-                let count = $count;
-                hold >>= count;
-                bits -= count;
+            ($entry:expr) => {{
+                hold >>= $entry & 63;
+                bits = bits.wrapping_sub($entry);
             }};
         }
         macro_rules! literal {
             ($entry:expr) => {{
-                drop!($entry & 63);
+                drop!($entry);
                 output.write(($entry >> 16) as u8);
                 output = output.add(1);
             }};
@@ -234,10 +252,9 @@ unsafe fn turns<const EXACT: bool, const WIDE: bool>(
         macro_rules! literals {
             () => {
                 if WIDE {
-                    output.write((entry >> 24) as u8);
-                    output.add(1).write((entry >> 12) as u8);
-                    drop!(entry & 63);
-                    output = output.add(1 + (entry >> 22 & 1) as usize);
+                    output.cast::<u16>().write_unaligned(((entry >> 16) as u16).to_le());
+                    drop!(entry);
+                    output = output.add(1 + (entry >> 14 & 1) as usize);
                 } else {
                     literal!(entry);
                 }
@@ -253,7 +270,7 @@ unsafe fn turns<const EXACT: bool, const WIDE: bool>(
         }
         refill!();
         entry = next_symbol!();
-        // Each turn begins with at least 56 bits, and the entry of its first symbol.
+        // Each turn begins with at least 28 bits, and the entry of its first symbol.
         'turns: loop {
             if is_literal!() {
                 literals!();
@@ -268,23 +285,22 @@ unsafe fn turns<const EXACT: bool, const WIDE: bool>(
                     }
                 }
             }
-            // At least 34 bits are left; a length with its extra bits takes 20.
+            // At least 28 bits are left; a length with its extra bits takes 20.
             let length;
             if WIDE && entry & WIDE_EXCEPTION == 0 {
                 // If there is no literal before the length, the match overwrites this byte.
-                output.write((entry >> 24) as u8);
-                output = output.add((entry >> 21 & 1) as usize);
-                let all = entry & 63;
-                length = ((entry >> 12 & 511) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 6 & 63)))
-                    as usize;
-                drop!(all);
+                output.write((entry >> 16) as u8);
+                output = output.add((entry >> 13 & 1) as usize);
+                let extra = (hold & !(u64::MAX << (entry & 63))) >> (entry >> 6 & 63);
+                length = (entry >> 24) as usize + LENGTH_MIN + extra as usize;
+                drop!(entry);
             } else {
                 if WIDE {
                     entry = *tables.literals.add((hold & literal_mask) as usize);
                 }
                 if entry & EXCEPTION != 0 {
                     if entry & LINK != 0 {
-                        drop!(entry & 63);
+                        drop!(entry);
                         let index = hold & !(u64::MAX << (entry >> 8 & 31));
                         entry = *tables.literals.add((value(entry) as u64 + index) as usize);
                         if entry & LITERAL != 0 {
@@ -297,53 +313,61 @@ unsafe fn turns<const EXACT: bool, const WIDE: bool>(
                         }
                     }
                     if entry & EXCEPTION != 0 {
-                        drop!(entry & 63);
+                        drop!(entry);
                         break if entry & END != 0 { Stop::EndOfBlock } else { Stop::BadLiteral };
                     }
                 }
-                let all = entry & 63;
-                length = ((entry >> 16) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 63))) as usize;
-                drop!(all);
+                let extra = (hold & !(u64::MAX << (entry & 63))) >> (entry >> 8 & 63);
+                length = (entry >> 16) as usize + extra as usize;
+                drop!(entry);
             }
-            // At least 14 bits are left, and the index has eight.
+            // At least eight bits are left, as many as the index has.
             entry = *tables.distances.add((hold & distance_mask) as usize);
             refill!();
             if entry & EXCEPTION != 0 {
                 if entry & LINK != 0 {
-                    drop!(entry & 63);
+                    drop!(entry);
                     let index = hold & !(u64::MAX << (entry >> 8 & 31));
                     entry = *tables.distances.add((value(entry) as u64 + index) as usize);
                 }
                 if entry & EXCEPTION != 0 {
-                    drop!(entry & 63);
+                    drop!(entry);
                     break Stop::BadDistance;
                 }
             }
-            let all = entry & 63;
-            let distance =
-                ((entry >> 16) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 63))) as usize;
-            drop!(all);
-            let delivered = output as usize - history.begin as usize;
-            if distance > delivered && history.lacks(distance, delivered) {
-                break Stop::TooFar;
-            }
+            let extra = (hold & !(u64::MAX << (entry & 63))) >> (entry >> 8 & 63);
+            let distance = (entry >> 16) as usize + extra as usize;
+            drop!(entry);
             // At least 28 bits are left, more than the longest code.
             entry = next_symbol!();
             refill!();
-            if distance > delivered {
-                copy_far(output, distance, length, history);
+            let end = output.add(length);
+            let source = output.cast_const().wrapping_sub(distance);
+            // As signed numbers, so that a source before the address 0 is before the begin, too.
+            if (source as isize) < history.begin as isize {
+                let delivered = output as usize - history.begin as usize;
+                if history.lacks(distance, delivered) {
+                    break Stop::TooFar;
+                }
+                let source = history.behind(distance - delivered, length);
+                if EXACT || source.is_null() {
+                    copy_far(output, distance, length, history);
+                } else {
+                    copy_apart(output, source, end);
+                }
             } else if EXACT {
                 copy(output, distance, length);
             } else {
-                copy_and_behind(output, distance, length);
+                copy_and_behind(output, source, distance, end);
             }
-            output = output.add(length);
+            output = end;
             if input > input_stop || output > output_stop {
                 break Stop::Short;
             }
         }
     };
     // Gives whole bytes back to the input, so that the stream is where a decoder that reads byte by byte would be.
+    bits &= 63;
     let back = (bits as usize >> 3).min(input as usize - begin as usize);
     cursor.input = input.wrapping_sub(back);
     cursor.output = output;
@@ -377,33 +401,48 @@ const REPEAT: [u64; 8] = {
     factors
 };
 
-/// Copies `length` bytes from `distance` bytes before `output`, and overwrites up to [`BEHIND_BYTES`] bytes behind them.
+/// Copies the bytes from `output` to `end` from at least 16 bytes before them or from other memory, and overwrites up to [`BEHIND_BYTES`] bytes behind
+/// them.
 ///
 /// # Safety
-/// `length` is 1 to 258; `distance` is at least 1, and that many bytes before `output` can be read; `length` and
-/// [`BEHIND_BYTES`] more bytes can be written.
+/// `end` is 1 to 258 bytes behind `output`; [`BEHIND_BYTES`] more than these bytes can be read at `source` and written.
 #[inline(always)]
-unsafe fn copy_and_behind(output: *mut u8, distance: usize, length: usize) {
+unsafe fn copy_apart(mut output: *mut u8, mut source: *const u8, end: *mut u8) {
+    // SAFETY: each integer begins within the match and ends at most `BEHIND_BYTES` behind it; 16 bytes are read after those before them
+    // were written.
+    unsafe {
+        loop {
+            one::<u128>(source, output);
+            one::<u128>(source.add(16), output.add(16));
+            output = output.add(32);
+            source = source.add(32);
+            if output >= end {
+                return;
+            }
+        }
+    }
+}
+
+/// Copies the bytes from `output` to `end` from `source`, which is `distance` bytes before `output`, and overwrites up to
+/// [`BEHIND_BYTES`] bytes behind them.
+///
+/// # Safety
+/// `end` is 1 to 258 bytes behind `output`; `distance` is at least 1, and that many bytes before `output` can be read; the bytes up to
+/// `end` and [`BEHIND_BYTES`] more can be written.
+#[inline(always)]
+unsafe fn copy_and_behind(mut output: *mut u8, mut source: *const u8, distance: usize, end: *mut u8) {
     // SAFETY: each integer begins within the match and ends at most `BEHIND_BYTES` behind it. Its source ends at or before the
     // bytes written so far, because the distance is at least the size of the integer. If the distance is less than eight, the
     // bytes of the source behind `output` have any value and are not used.
     unsafe {
-        let source = output.cast_const().sub(distance);
-        let mut at = 0;
         if distance >= 16 {
-            loop {
-                one::<u128>(source.add(at), output.add(at));
-                one::<u128>(source.add(at + 16), output.add(at + 16));
-                at += 32;
-                if at >= length {
-                    return;
-                }
-            }
+            return copy_apart(output, source, end);
         }
         if distance >= 8 {
-            while at < length {
-                one::<u64>(source.add(at), output.add(at));
-                at += 8;
+            while output < end {
+                one::<u64>(source, output);
+                output = output.add(8);
+                source = source.add(8);
             }
             return;
         }
@@ -411,16 +450,16 @@ unsafe fn copy_and_behind(output: *mut u8, distance: usize, length: usize) {
         let pattern = first.wrapping_mul(REPEAT[distance]).to_le();
         if distance == 1 {
             let pattern = u128::from(pattern) << 64 | u128::from(pattern);
-            while at < length {
-                output.add(at).cast::<u128>().write_unaligned(pattern);
-                at += 16;
+            while output < end {
+                output.cast::<u128>().write_unaligned(pattern);
+                output = output.add(16);
             }
             return;
         }
         let step = 8 / distance * distance;
-        while at < length {
-            output.add(at).cast::<u64>().write_unaligned(pattern);
-            at += step;
+        while output < end {
+            output.cast::<u64>().write_unaligned(pattern);
+            output = output.add(step);
         }
     }
 }
@@ -566,7 +605,10 @@ mod tests {
                     expected[at] = expected[at - distance];
                 }
                 // SAFETY: source and target are within the vector, with the bytes behind.
-                unsafe { copy_and_behind(copied.as_mut_ptr().add(100), distance, length) };
+                unsafe {
+                    let output = copied.as_mut_ptr().add(100);
+                    copy_and_behind(output, output.sub(distance), distance, output.add(length));
+                }
                 assert_eq!(
                     copied[..100 + length],
                     expected[..100 + length],
@@ -575,6 +617,32 @@ mod tests {
                 let end = 100 + length + BEHIND_BYTES;
                 assert_eq!(copied[end..], bytes[end..], "distance {distance}, length {length}");
             }
+        }
+    }
+
+    #[test]
+    fn bytes_of_the_window_are_found_where_they_follow_each_other() {
+        let window: Vec<u8> = (0..200).collect();
+        for next in [0, 1, 30, 100, 199] {
+            let in_order: Vec<u8> = window[next..].iter().chain(&window[..next]).copied().collect();
+            let (begin, window) = (ptr::null(), window.as_ptr());
+            let history = History { begin, window, size: 200, held: 200, next, most: usize::MAX };
+            let mut found = 0;
+            for back in 1..=200 {
+                for length in 1..=back {
+                    let source = history.behind(back, length);
+                    if source.is_null() {
+                        continue;
+                    }
+                    found += 1;
+                    let at = source as usize - window as usize;
+                    assert!(at + length + BEHIND_BYTES <= 200);
+                    // SAFETY: the bytes are within the vector.
+                    let bytes = unsafe { core::slice::from_raw_parts(source, length) };
+                    assert_eq!(bytes, &in_order[200 - back..200 - back + length]);
+                }
+            }
+            assert!(found > 1000, "next {next}: {found}");
         }
     }
 

@@ -49,22 +49,28 @@ pub fn value(entry: u32) -> u32 {
 
 /// Index bits of a wide table.
 pub const WIDE_BITS: u32 = 11;
-pub const WIDE_LITERALS: u32 = 1 << 23;
-pub const WIDE_EXCEPTION: u32 = 1 << 22;
+pub const WIDE_LITERALS: u32 = 1 << 15;
+pub const WIDE_EXCEPTION: u32 = 1 << 14;
+/// In an entry of literals: there are two.
+pub const WIDE_PAIR: u32 = 1 << 14;
+/// In an entry of a length: a literal is before it.
+pub const WIDE_BEFORE: u32 = 1 << 13;
+/// Length of the shortest match.
+pub const LENGTH_MIN: usize = 3;
 
 /// A table for long blocks, whose entries decode up to two symbols. An entry is a `u32`:
 ///
 /// | bits | two literals | one literal | length, with or without a literal before it |
 /// |---|---|---|---|
-/// | 24–31 | first byte | byte | byte |
-/// | 23 | 1 | 1 | 0 |
-/// | 22 | 1 | 0 | 0 |
-/// | 21 | 0 | 0 | 1 if there is a literal |
-/// | 12–20 | second byte | 0 | base |
-/// | 6–11 | 0 | 0 | bits of the codes |
+/// | 24–31 | second byte | 0 | base, less [`LENGTH_MIN`] |
+/// | 16–23 | first byte | byte | byte |
+/// | 15 | 1 | 1 | 0 |
+/// | 14 | 1 | 0 | 0 |
+/// | 13 | 0 | 0 | 1 if there is a literal |
+/// | 6–11 | bits of the codes | bits of the code | bits of the codes |
 /// | 0–5 | bits of the codes | bits of the code | bits of codes and extra |
 ///
-/// With bit 22 alone, [`WIDE_EXCEPTION`], only the table of literals has the first symbol.
+/// With bit 14 alone, [`WIDE_EXCEPTION`], only the table of literals has the first symbol.
 pub type Wide = [u32; 1 << WIDE_BITS];
 
 /// Returns true if at least three tenths of the entries of a wide table, by their share of the symbols of a block, decode two
@@ -83,28 +89,45 @@ pub fn has_pairs(lengths: &[u8], counts: &Counts) -> bool {
     share.sum::<u32>() > ALL / 10 * 3
 }
 
-/// Fills the wide table from the first table of literals, which has `bits` index bits.
-pub fn widen(literals: &[u32], bits: u32, wide: &mut Wide) {
+/// Fills the wide table from the first table of literals, which has `bits` index bits; `lengths` and `counts` are those of its codes.
+/// Symbols follow each other in no order that a CPU could predict, so there is no branch for each entry.
+pub fn widen(literals: &[u32], bits: u32, lengths: &[u8], counts: &Counts, wide: &mut Wide) {
+    /// Bits of a code that fits behind no literal.
+    const NEVER: u32 = 63;
+    // The entries of each symbol alone, and as the second of two.
+    let mut behind = [0u32; 1 << LITERAL_BITS];
+    for ((alone, behind), &entry) in wide.iter_mut().zip(&mut behind).zip(&literals[..1 << bits]) {
+        let (is_literal, is_exception) = (entry & LITERAL != 0, entry & EXCEPTION != 0);
+        let codes = code_bits(entry) << 6;
+        let length = (value(entry).wrapping_sub(LENGTH_MIN as u32)) << 24 | codes | (entry & 63);
+        let literal = WIDE_LITERALS | codes | code_bits(entry);
+        let byte = entry & 0xff_0000;
+        let first = if is_literal { byte | literal } else { length };
+        let second = if is_literal { byte << 8 | literal | WIDE_PAIR } else { length | WIDE_BEFORE };
+        *alone = if is_exception { WIDE_EXCEPTION } else { first };
+        *behind = if is_exception { NEVER << 6 } else { second };
+    }
+    for copied in bits..WIDE_BITS {
+        wide.copy_within(..1 << copied, 1 << copied);
+    }
+    let mut next = [0u32; 16];
+    for bits in 1..16 {
+        next[bits] = (next[bits - 1] + u32::from(counts[bits - 1])) << 1;
+    }
     let mask = (1 << bits) - 1;
-    let length = |entry: u32, before: u32| {
-        value(entry) << 12 | (code_bits(entry) + before) << 6 | ((entry & 63) + before)
-    };
-    for (index, filled) in wide.iter_mut().enumerate() {
-        let first = literals[index & mask];
-        if first & LITERAL == 0 {
-            *filled = if first & EXCEPTION == 0 { length(first, 0) } else { WIDE_EXCEPTION };
+    for (literal, &length) in lengths.iter().enumerate().take(256) {
+        let code = next[length as usize & 15];
+        next[length as usize & 15] += 1;
+        if !(1..WIDE_BITS as u8).contains(&length) || u32::from(length) > bits {
             continue;
         }
-        let bits = code_bits(first);
-        let second = literals[index >> bits & mask];
-        let byte = (first & 0xff_0000) << 8;
-        *filled = if second & EXCEPTION != 0 || bits + code_bits(second) > WIDE_BITS {
-            byte | WIDE_LITERALS | bits
-        } else if second & LITERAL != 0 {
-            byte | WIDE_LITERALS | 1 << 22 | (second & 0xff_0000) >> 4 | (bits + code_bits(second))
-        } else {
-            byte | 1 << 21 | length(second, bits)
-        };
+        let (length, code) = (u32::from(length), (code.reverse_bits() >> (32 - u32::from(length))) as usize);
+        let before = ((literal as u32) << 16) + length * 0x41;
+        for (index, filled) in wide[code..].iter_mut().step_by(1 << length).enumerate() {
+            let second = behind[index & mask];
+            let fits = (second >> 6 & 63) + length <= WIDE_BITS;
+            *filled = if fits { second + before } else { *filled };
+        }
     }
 }
 
@@ -386,9 +409,9 @@ mod tests {
     /// Decodes by the wide table, and compares with one symbol after the other.
     fn wide_is_the_same(lengths: &[u8]) {
         let mut table = vec![0; LITERAL_ENTRIES];
-        let Ok((root, _)) = build(Alphabet::Literals, lengths, &mut table) else { panic!("refused") };
+        let Ok((root, counts)) = build(Alphabet::Literals, lengths, &mut table) else { panic!("refused") };
         let mut wide = [0; 1 << WIDE_BITS];
-        widen(&table, root, &mut wide);
+        widen(&table, root, lengths, &counts, &mut wide);
         let single = |bits: usize| table[bits & ((1 << root) - 1)];
         for (bits, &entry) in wide.iter().enumerate() {
             let first = single(bits);
@@ -400,11 +423,11 @@ mod tests {
             let (all, codes) = (entry & 63, entry >> 6 & 63);
             if entry & WIDE_LITERALS != 0 {
                 assert!(first & LITERAL != 0);
-                assert_eq!(entry >> 24, value(first));
-                if entry >> 22 & 1 != 0 {
+                assert_eq!(entry >> 16 & 255, value(first) & 255);
+                if entry >> 14 & 1 != 0 {
                     assert_eq!(
-                        (entry >> 12 & 255, all),
-                        (value(second), code_bits(first) + code_bits(second))
+                        (entry >> 24, all),
+                        (value(second) & 255, code_bits(first) + code_bits(second))
                     );
                     assert!(second & LITERAL != 0);
                 } else {
@@ -412,13 +435,16 @@ mod tests {
                 }
                 continue;
             }
-            let (length, before) = if entry >> 21 & 1 == 0 { (first, 0) } else { (second, code_bits(first)) };
+            let (length, before) = if entry >> 13 & 1 == 0 { (first, 0) } else { (second, code_bits(first)) };
             assert!(length & (LITERAL | EXCEPTION) == 0);
-            assert_eq!((entry >> 12 & 511, codes), (value(length), before + code_bits(length)));
+            assert_eq!(
+                ((entry >> 24) + LENGTH_MIN as u32, codes),
+                (value(length), before + code_bits(length))
+            );
             assert_eq!(all - codes, extra_bits(length));
             assert!(codes <= WIDE_BITS);
             if before != 0 {
-                assert_eq!(entry >> 24, value(first));
+                assert_eq!(entry >> 16 & 255, value(first) & 255);
             }
         }
     }
