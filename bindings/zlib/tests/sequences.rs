@@ -5,7 +5,9 @@
 mod both;
 
 use both::{Libz, deflate_init, empty, ours, sample, system, unpack};
-use libz_rs_sys::{Z_DATA_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_OK, Z_STREAM_END, Z_SYNC_FLUSH, z_stream};
+use libz_rs_sys::{
+    Z_DATA_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_OK, Z_STREAM_END, Z_STREAM_ERROR, Z_SYNC_FLUSH, z_stream,
+};
 use proptest::prelude::*;
 
 /// Room that no call uses up.
@@ -135,6 +137,29 @@ fn flushes_one_after_another_are_refused_as_zlib_does() {
             });
             assert_eq!(codes[0], codes[1], "{first}, {second}, {third} after {bytes} bytes");
         }
+    }
+}
+
+#[test]
+fn a_dictionary_inside_a_block_is_refused_and_loses_nothing() {
+    // zlib takes it at level 0 and with Z_HUFFMAN_ONLY, and may lose the bytes before it.
+    let inflates: Vec<Libz> = [Some(ours()), system()].into_iter().flatten().collect();
+    for (level, strategy, is_flushed) in (0..20).map(|case| (case % 2 * 6, case / 2 % 5, case >= 10)) {
+        let mut run = Run::new(ours(), level, -15, 8, strategy);
+        let message = sample(3000, 2);
+        if is_flushed {
+            assert_eq!(run.deflate(&message[..1000], Z_SYNC_FLUSH), (Z_OK, 1000));
+        }
+        let from = run.strm.total_in as usize;
+        assert_eq!(run.deflate(&message[from..2000], 0), (Z_OK, 2000 - from));
+        let dictionary = sample(500, 3);
+        // SAFETY: the stream is initialized, pointer and length are those of the dictionary.
+        let code = unsafe { (run.libz.deflateSetDictionary)(&mut *run.strm, dictionary.as_ptr(), 500) };
+        assert_eq!(code, Z_STREAM_ERROR, "level {level}, strategy {strategy}, flushed before: {is_flushed}");
+        assert_eq!(run.deflate(&message[2000..], Z_FINISH), (Z_STREAM_END, 1000));
+        run.check(&message, &inflates);
+        // SAFETY: the stream is initialized, and ended once.
+        unsafe { (run.libz.deflateEnd)(&mut *run.strm) };
     }
 }
 

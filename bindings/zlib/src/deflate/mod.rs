@@ -256,7 +256,8 @@ pub unsafe extern "C" fn deflateSetDictionary(
         if wrap == Wrap::Gzip {
             return Z_STREAM_ERROR;
         }
-        let waiting = state.chains.as_ref().map_or(state.window.bytes().len(), Chains::ahead);
+        // zlib also takes it when bytes wait that have tokens, and loses them if their block is stored.
+        let waiting = state.chains.as_ref().map_or(state.window.bytes().len(), Chains::waiting);
         if (wrap == Wrap::Zlib && state.status != Status::Init)
             || waiting != 0
             || state.status == Status::Finish
