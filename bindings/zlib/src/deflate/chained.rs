@@ -52,8 +52,13 @@ pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<u
             expected,
         );
         let level = match expected {
-            // A message this short takes the same time with every lazy level.
-            Some(_) if state.settings.level >= 4 && state.tuned.is_none() => Level::of(9),
+            // A message this short takes the same time with every lazy level, and with every greedy one: a deeper search makes some of
+            // them a byte larger.
+            Some(_) if state.tuned.is_none() => match state.settings.level {
+                0 => Level::of(0),
+                1..=3 => Level::of(3),
+                _ => Level::of(9),
+            },
             _ => state.level(),
         };
         chains.set_level(level, state.settings.chain_strategy());
