@@ -63,11 +63,15 @@ WITHOUT_PYTHON := --workspace --exclude memlift-python
 # is built twice.
 TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memlift-traverse/xdp,memlift-persist/replicate
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
-# Left out are the tests whose subject is that a facility is there. Facilities and instruction sets are masked together: no code
-# asks for both.
-FALLBACK_FOLDERS := ground place offload services/ipc
+# Left out are the tests whose subject is that a facility is there, and two of the calibration that load every core and have no
+# fallback. Facilities and instruction sets are masked together: no code asks for both. ipc's tests of processes that die run once,
+# with everything masked at once; `make soak` runs them with each set.
+FALLBACK_FOLDERS := ground place offload services/ipc:memlift_ipc services/ipc:session
 FALLBACKS ?= scalar:populate_write,huge_pages,thp sse2:memfd_seal avx2:io_uring,numa,waitpkg,mwaitx,movdir64b,enqcmd
-FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
+FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary \
+	--skip what_a_busy_machine_measures_is_not_trusted_and_replaces_nothing \
+	--skip what_cannot_be_written_stays_in_memory_and_says_so
+EVERYTHING := populate_write,huge_pages,thp,memfd_seal,io_uring,numa,waitpkg,mwaitx,movdir64b,enqcmd
 SOAK_CASES ?= 50000
 
 ## demo    Installs what is missing into .venv, builds and runs the tour: the main job, side by side with its rivals
@@ -111,6 +115,7 @@ test-fallbacks: rust
 		echo "== MEMLIFT_ISA=$$MEMLIFT_ISA MEMLIFT_DISABLE=$$MEMLIFT_DISABLE"; \
 		$(CARGO) xtask test $(FALLBACK_FOLDERS:%=--only %) $(FALLBACK_SKIP) -- $(TESTED); \
 	done
+	MEMLIFT_ISA=scalar MEMLIFT_DISABLE=$(EVERYTHING) $(CARGO) xtask test --only services/ipc:processes -- $(TESTED)
 	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test \
 		--only services/traverse:transport_udp --only services/traverse:client_node -- $(TESTED)
 
@@ -157,6 +162,9 @@ soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
+	@for masks in $(FALLBACKS); do \
+		MEMLIFT_ISA=$${masks%%:*} MEMLIFT_DISABLE=$${masks#*:} $(CARGO) xtask test --only services/ipc:processes -- $(TESTED); \
+	done
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak -o faulthandler_timeout=0 || [ $$? = 5 ]  # 5: there is none
 	@$(MAKE) test-ml
 	$(VENV_PYTHON) tools/compatibility $(MEMLIFT) --levels 120
