@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same programs without one kernel facility or another, as another user, and with a spill folder.
+//!
+//! - **Repeats** `make test` runs each mask and each user with half of the programs; `make soak` runs all with all
 
 mod job;
 
@@ -35,28 +37,55 @@ fn run(name: &str, arguments: &[&str], prepare: impl Fn(&mut Command)) {
     assert_eq!(job::content(&how, arguments, &output), "right\n");
 }
 
-/// Runs all programs with this value of `MEMLIFT_DISABLE`. Each value has a test of its own, so that a machine's cores share them.
-fn run_all(mask: &str) {
-    for (name, arguments) in PROGRAMS {
-        run(name, arguments, |command| {
-            command.env("MEMLIFT_DISABLE", mask);
-        });
+/// Which programs of [`PROGRAMS`] a test runs.
+#[derive(Clone, Copy)]
+enum Chosen {
+    All,
+    /// Those at even positions.
+    Even,
+    /// Those at odd positions.
+    Odd,
+}
+
+/// Runs programs with this value of `MEMLIFT_DISABLE`. Each value has a test of its own, so that a machine's cores share them.
+fn run_with(mask: &str, chosen: Chosen) {
+    for (at, (name, arguments)) in PROGRAMS.into_iter().enumerate() {
+        let wanted = match chosen {
+            Chosen::All => true,
+            Chosen::Even => at % 2 == 0,
+            Chosen::Odd => at % 2 == 1,
+        };
+        if wanted {
+            run(name, arguments, |command| {
+                command.env("MEMLIFT_DISABLE", mask);
+            });
+        }
     }
 }
 
-#[test]
-fn programs_are_right_without_calls_for_many_ranges() {
-    run_all("process_madvise");
-}
+// The two masks differ in the calls that evict pages, which every program makes: each mask runs with half of the programs.
 
 #[test]
-fn programs_are_right_without_userfaultfd() {
-    run_all("uffd");
+fn programs_are_right_without_calls_for_many_ranges() {
+    run_with("process_madvise", Chosen::Even);
 }
 
 #[test]
 fn programs_are_right_without_userfaultfd_and_calls_for_many_ranges() {
-    run_all("uffd,process_madvise");
+    run_with("uffd,process_madvise", Chosen::Odd);
+}
+
+#[test]
+fn programs_are_right_without_userfaultfd() {
+    run_with("uffd", Chosen::All);
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_all_programs_are_right_with_every_mask() {
+    for mask in ["process_madvise", "uffd,process_madvise"] {
+        run_with(mask, Chosen::All);
+    }
 }
 
 #[test]
@@ -78,7 +107,11 @@ fn is_nobody(test: &str) -> bool {
         return true;
     }
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-    command.args([test, "--exact", "--nocapture"]).env(VARIABLE, "1").env("HOME", "/").current_dir("/");
+    command
+        .args([test, "--exact", "--nocapture", "--include-ignored"])
+        .env(VARIABLE, "1")
+        .env("HOME", "/")
+        .current_dir("/");
     let output = match command.uid(NOBODY).gid(NOBODY).output() {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             println!("{test}: not run, nobody may not enter the folder of {:?}", command.get_program());
@@ -93,14 +126,24 @@ fn is_nobody(test: &str) -> bool {
 #[test]
 fn programs_are_right_for_a_user_without_rights() {
     if is_nobody("programs_are_right_for_a_user_without_rights") {
-        run_all("");
+        run_with("", Chosen::Odd);
     }
 }
 
 #[test]
 fn programs_are_right_for_a_user_without_rights_and_userfaultfd() {
     if is_nobody("programs_are_right_for_a_user_without_rights_and_userfaultfd") {
-        run_all("uffd");
+        run_with("uffd", Chosen::Even);
+    }
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_all_programs_are_right_for_a_user_without_rights() {
+    if is_nobody("soak_all_programs_are_right_for_a_user_without_rights") {
+        for mask in ["", "uffd"] {
+            run_with(mask, Chosen::All);
+        }
     }
 }
 

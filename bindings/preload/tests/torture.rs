@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything at once at random, while the budget changes: contents are right, or the test fails. Twenty seconds by default;
+//! Everything at once at random, while the budget changes: contents are right, or the test fails. Ten seconds by default;
 //! `MEMLIFT_TORTURE_S` says how many, and the long one runs an hour.
 
 mod job;
@@ -29,7 +29,7 @@ fn torture(seconds: u64) {
 
 #[test]
 fn contents_are_right_whatever_happens() {
-    torture(std::env::var("MEMLIFT_TORTURE_S").ok().and_then(|text| text.parse().ok()).unwrap_or(20));
+    torture(std::env::var("MEMLIFT_TORTURE_S").ok().and_then(|text| text.parse().ok()).unwrap_or(10));
 }
 
 #[test]
