@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Numbers are kept as they are, or refused; memory comes back; a damaged log is refused."""
 
+import datetime
 import math
 import os
 import signal
@@ -188,6 +189,39 @@ def test_whole_numbers_only_are_added(client: traverse.Client) -> None:
         with pytest.raises(UnsupportedValueError):
             made.add(1, addend)  # type: ignore[arg-type]
     assert made[1] == -2
+
+
+def test_times_are_kept_as_they_are_or_refused(client: traverse.Client) -> None:
+    moment = datetime.datetime(2020, 1, 1, 0, 0, 1)
+    made = traverse.HashMap.create(client, value="M8[s]")
+    kept = [moment, moment.date(), np.datetime64(moment, "ns"), np.datetime64("NaT"), "2020-01-01T00:00:01", 5]
+    for value in kept:
+        made[1] = value
+        assert str(made[1]) == str(np.datetime64(value, "s"))
+    half = datetime.timedelta(milliseconds=500)
+    for value in (moment + half, np.datetime64(moment + half), "2020-01-01T00:00:01.5", np.timedelta64(1, "s"), True):
+        with pytest.raises(UnsupportedValueError):
+            made[1] = value
+        with pytest.raises(UnsupportedValueError):
+            made.put_many(np.array([1]), np.array([value]))
+    assert made[1] == np.datetime64(5, "s")
+    spans = traverse.OrderedMap.create(client, value="m8[s]")
+    spans[1] = datetime.timedelta(seconds=3)
+    with pytest.raises(UnsupportedValueError):
+        spans[1] = half
+    assert spans[1] == np.timedelta64(3, "s")
+    wide = traverse.OrderedMap.create(client, value="M8[ns]")
+    with pytest.raises(UnsupportedValueError):
+        wide[1] = np.datetime64("5000-01-01", "D")
+
+
+def test_what_is_added_to_eight_bytes_has_64_bits(client: traverse.Client) -> None:
+    word = client.allocate(8)
+    for addend in (1 << 64, -(1 << 63) - 1, True, 1.5):
+        with pytest.raises(UnsupportedValueError):
+            client.fetch_add(word, addend)  # type: ignore[arg-type]
+    assert client.fetch_add(word, -1) == 0 and client.fetch_add(word, 1) == (1 << 64) - 1
+    assert client.fetch_add(word, 0) == 0
 
 
 def test_collections_are_dropped() -> None:

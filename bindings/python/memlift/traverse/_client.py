@@ -16,7 +16,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Literal, Self
 
 from memlift import _native, _readers
-from memlift.errors import BadArgumentError, ClosedError, OtherLoopError
+from memlift.errors import BadArgumentError, ClosedError, OtherLoopError, UnsupportedValueError
 from memlift.traverse import _iterator
 from memlift.traverse._values import raw
 
@@ -220,7 +220,9 @@ class Client(_Closing):
         return swapped
 
     def fetch_add(self, address: int, addend: int) -> int:
-        """Adds to the eight bytes, exactly once; what was there before."""
+        """Adds to the eight bytes modulo 2^64, exactly once; what was there before."""
+        if isinstance(addend, bool) or not isinstance(addend, int) or not -(1 << 63) <= addend < 1 << 64:
+            raise UnsupportedValueError(f"{addend!r} cannot be added: whole numbers of 64 bits are")
         before: int = self._native.fetch_add(address, addend & (1 << 64) - 1)
         return before
 

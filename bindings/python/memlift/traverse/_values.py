@@ -10,11 +10,31 @@ from memlift.errors import BadArgumentError, UnsupportedValueError
 __all__ = ["Values", "converted", "is_mixed", "raw"]
 
 
+def _is_same_moment(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> bool:
+    """True if times are the same in another unit. Whole numbers are numbers of the unit."""
+    kind, was = packed.dtype.kind, given.dtype.kind
+    if was in "iu":
+        return True
+    if was == "O":
+        # Python's own times have microseconds.
+        given = given.astype(f"{kind}8[us]")
+    elif was == "U":
+        given = given.astype(f"{kind}8")
+    if given.dtype.kind != kind:
+        return False
+    if np.datetime_data(given.dtype)[0] == "generic":
+        return True
+    nowhere = np.isnat(given) & np.isnat(packed)
+    return bool((nowhere | (packed.astype(given.dtype) == given)).all())
+
+
 def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> bool:
     """True if nothing of `given` is lost in `packed`. Floats of fewer bits are rounded: that is what whoever chose them asked for."""
     kind, was = packed.dtype.kind, given.dtype.kind
-    if given.dtype == packed.dtype or kind in "Mm":
+    if given.dtype == packed.dtype:
         return True
+    if kind in "Mm":
+        return _is_same_moment(given, packed)
     if packed.dtype.names is not None:
         same = given.dtype.names is not None and len(given.dtype.names) == len(packed.dtype.names)
         pairs = zip(given.dtype.names, packed.dtype.names, strict=True) if same else ()
