@@ -9,7 +9,7 @@
 //!   waits meanwhile
 //! - **Not here** the start of the new program: the environment names the job (`start`)
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use memlift_zmem::mapping;
 
@@ -39,19 +39,22 @@ fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     }
 }
 
-/// Returns the address of `bytes` bytes; the mapping is kept for the next call.
-fn room(bytes: usize) -> Result<usize, isize> {
-    let thread = current();
+/// Returns the address of `bytes` bytes in a mapping of this thread, which is kept for the next call.
+///
+/// # Errors
+///
+/// The result of `mmap`.
+pub fn room(bytes: usize, (address_now, bytes_now): (&AtomicUsize, &AtomicUsize)) -> Result<usize, isize> {
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
-    if thread.exec_bytes.load(Relaxed) >= bytes {
-        return Ok(thread.exec_address.load(Relaxed));
+    if bytes_now.load(Relaxed) >= bytes {
+        return Ok(address_now.load(Relaxed));
     }
     // SAFETY: the old mapping belongs to this thread, and nobody uses it any more; the new one is at an address of the
     // kernel's choice.
     unsafe {
-        let old = thread.exec_bytes.swap(0, Relaxed);
+        let old = bytes_now.swap(0, Relaxed);
         if old != 0 {
-            sys!(libc::SYS_munmap, thread.exec_address.load(Relaxed), old);
+            sys!(libc::SYS_munmap, address_now.load(Relaxed), old);
         }
         mapping::count_reserved(bytes);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -60,8 +63,8 @@ fn room(bytes: usize) -> Result<usize, isize> {
         if address < 0 {
             return Err(address);
         }
-        thread.exec_address.store(address as usize, Relaxed);
-        thread.exec_bytes.store(bytes, Relaxed);
+        address_now.store(address as usize, Relaxed);
+        bytes_now.store(bytes, Relaxed);
         Ok(address as usize)
     }
 }
@@ -96,7 +99,8 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     if bytes > MOST_STRING_BYTES {
         return -(libc::E2BIG as isize);
     }
-    let start = match room(bytes + PAGE_BYTES) {
+    let thread = current();
+    let start = match room(bytes + PAGE_BYTES, (&thread.exec_address, &thread.exec_bytes)) {
         Ok(start) => start,
         Err(error) => return error,
     };

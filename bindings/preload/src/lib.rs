@@ -64,6 +64,8 @@ pub mod vector;
 pub mod named;
 #[expect(unsafe_code, reason = "copies the program's texts")]
 pub mod exec;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod members;
 #[expect(unsafe_code, reason = "forks")]
 pub mod fork;
 #[expect(unsafe_code, reason = "exports a C interface")]

@@ -19,8 +19,8 @@ use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
 use crate::{
-    activate, descriptors, ending, foreign, fork, gate, kept, limits, locked, processes, robust, signal,
-    spliced, stacks, standing, sys, whole, words,
+    activate, descriptors, ending, foreign, fork, gate, kept, limits, locked, members, processes, robust,
+    signal, spliced, stacks, standing, sys, whole, words,
 };
 
 const EARLY: u8 = 0;
@@ -115,6 +115,7 @@ fn cover() -> Result<bool, String> {
     let Some(job) = Job::from_environment().map_err(|error| error.to_string())? else { return Ok(false) };
     let job: &'static Job = Box::leak(Box::new(job));
     JOB.store(std::ptr::from_ref(job) as usize, Ordering::Release);
+    members::note();
     let spill = match std::env::var_os(ENV_SPILL).filter(|folder| !folder.is_empty()) {
         Some(folder) => spill_in(PathBuf::from(folder))?,
         None => None,

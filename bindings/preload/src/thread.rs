@@ -42,6 +42,10 @@ pub struct Thread {
     pub exec_address: AtomicUsize,
     /// Size of the mapping at `exec_address`, bytes.
     pub exec_bytes: AtomicUsize,
+    /// Address of a mapping with copies of an exec's environment.
+    pub list_address: AtomicUsize,
+    /// Size of the mapping at `list_address`, bytes.
+    pub list_bytes: AtomicUsize,
     /// The alternate stack that the program believes it has: address, bytes (0: none), flags.
     pub alternate: [AtomicUsize; 3],
     /// Address of the record of this library's alternate stack for this thread, or 0.

@@ -36,6 +36,13 @@ fn files_and_shared_memory_over_parts_of_the_arena_are_whole() {
 }
 
 #[test]
+fn programs_with_an_environment_of_their_own_are_members() {
+    for (budget, more) in [(100, "0"), (36, "40")] {
+        assert_eq!(Job::new(budget * MIB).check("cleared", &[more]), "right\n");
+    }
+}
+
+#[test]
 fn limits_on_address_space_hold_for_the_programs_own_memory() {
     for (budget, more, masked) in [(600, "0", ""), (600, "100", ""), (48, "100", ""), (48, "100", "uffd")] {
         let job = Job::new(budget * MIB);
