@@ -94,6 +94,40 @@ unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize)
     }
 }
 
+/// Copies lines to their places in a page of 4 KiB past the caches, without a fence: the lowest first, as they follow one another in
+/// `source`; bit i of `lines` selects bytes 64 i to 64 i + 63 of the page.
+///
+/// # Safety
+///
+/// `target` is aligned to 64 and each selected line of it is writable; `source` is readable for as many lines; the two do not overlap.
+/// Until a [`fence`], no other thread reads those lines of the target.
+#[inline]
+pub unsafe fn scatter_lines(target: *mut u8, source: *const u8, lines: u64) {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
+    // SAFETY: the caller guarantees the selected lines of the page and the source; this CPU has the level.
+    unsafe { scatter_lines_at(level(), target, source, lines) }
+}
+
+#[inline(always)]
+unsafe fn scatter_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64) {
+    // SAFETY: the caller guarantees the lines of both sides, and that this CPU has the level.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::scatter_lines(target, source, lines),
+            _ => {
+                let mut packed = source;
+                while lines != 0 {
+                    let at = lines.trailing_zeros() as usize * LINE_BYTES;
+                    nt_copy_at(isa, target.add(at), packed, LINE_BYTES);
+                    packed = packed.add(LINE_BYTES);
+                    lines &= lines - 1;
+                }
+            }
+        }
+    }
+}
+
 /// Computes a record's checksum, writes it into the record's first four bytes, and stores the record in the log past the caches.
 /// Returns the checksum. There is no fence, so that several records can share one.
 ///

@@ -2,7 +2,7 @@
 //! Tests that every level stores the same bytes and returns the same checksums as the portable code.
 
 use super::write_back::{WriteBack, instruction, write_back_with};
-use super::{LINE_BYTES, append_at, copy_lines_crc_at, fence, nt_copy_at};
+use super::{LINE_BYTES, append_at, copy_lines_crc_at, fence, nt_copy_at, scatter_lines_at};
 use crate::{Isa, for_isa};
 use memlift_spec::formats::log::PAGE_BYTES;
 
@@ -96,6 +96,29 @@ fn lines_are_copied_and_summed_as_the_bitmap_says() {
                 assert_eq!(value, reference, "{isa}, lines {lines:#x}");
             }
             assert_eq!(summed.0, expected, "{isa}, lines {lines:#x}");
+        }
+    }
+}
+
+#[test]
+fn lines_are_scattered_as_the_bitmap_says() {
+    let mut bitmaps = vec![0, 1, 1 << 63, u64::MAX, 0xff00];
+    bitmaps.extend((1..40u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    for isa in levels() {
+        for &lines in &bitmaps {
+            let source = noise::<8192>(lines as u32);
+            let mut target = noise::<PAGE_BYTES>(1);
+            let mut expected = target.0;
+            // A record's lines lie at any multiple of eight.
+            let mut packed = source.0[48..].chunks(LINE_BYTES);
+            for line in (0..64).filter(|line| lines >> line & 1 == 1) {
+                let bytes = packed.next().expect("as many lines");
+                expected[line * LINE_BYTES..(line + 1) * LINE_BYTES].copy_from_slice(bytes);
+            }
+            // SAFETY: the target is a page, aligned to a page, and the source has 64 lines behind the shift.
+            unsafe { scatter_lines_at(isa, target.0.as_mut_ptr(), source.0.as_ptr().add(48), lines) };
+            fence();
+            assert_eq!(target.0, expected, "{isa}, lines {lines:#x}");
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::store::Store;
 use memlift_spec::formats::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
 
 const HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64;
+const LINE_BYTES: usize = 64;
 
 /// The record at `position`, past a WRAP; None when nothing more is published.
 fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
@@ -177,20 +178,26 @@ impl Store {
         let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
         let mut at = HEADER_BYTES as usize;
         for _ in 0..record::entries(record) {
-            let (page, mut lines) = (word(at), word(at + 8));
+            let (page, lines) = (word(at), word(at + 8));
             at += 16;
-            while lines != 0 {
-                // Lines side by side are one store.
-                let first = lines.trailing_zeros();
-                let count = (lines >> first).trailing_ones();
-                let offset = page * PAGE_BYTES as u64 + u64::from(first) * 64;
-                let bytes = count as usize * 64;
-                self.place(offset, &record[at..at + bytes], applier)?;
-                at += bytes;
-                lines &= u64::MAX.checked_shl(first + count).unwrap_or(0);
-            }
+            let bytes = &record[at..at + lines.count_ones() as usize * LINE_BYTES];
+            self.place_lines(page * PAGE_BYTES as u64, lines, bytes, applier)?;
+            at += bytes.len();
         }
         Ok(())
+    }
+
+    /// Brings lines of a page of the heap to their place.
+    fn place_lines(&self, offset: u64, lines: u64, source: &[u8], applier: &mut Applier) -> Result<()> {
+        if let Some(checksums) = &self.checksums {
+            let is_body = |zone| self.image.is_body(zone);
+            let numbers = (0..64).filter(|line| lines >> line & 1 == 1);
+            for (line, bytes) in numbers.zip(source.chunks_exact(LINE_BYTES)) {
+                let (at, counters) = (offset + line * LINE_BYTES as u64, &mut applier.counters);
+                checksums.change(&self.medium, at, bytes, is_body, &mut applier.taken, counters)?;
+            }
+        }
+        self.medium.place_lines(self.heap_start + offset, lines, source, &mut applier.counters)
     }
 
     fn apply_ranges(&self, record: &[u8], applier: &mut Applier) -> Result<()> {

@@ -31,8 +31,9 @@ use parking_lot::lock_api::RawRwLock as _;
 
 /// How often in a row a thread has the lock before it owns it.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 64 };
-/// Most that becomes of it by doubling.
-const STREAK_MAX: u32 = 1 << 20;
+/// Most that becomes of it by doubling: taking the ownership away takes some microseconds, which is little beside as many entries. A
+/// pool's thread takes it every 50 ms, so a thread that writes in between has to get it back soon.
+const STREAK_MAX: u32 = 1 << 12;
 
 /// Value of `busy` while the owner writes; otherwise `busy` counts the owner's readers.
 const WRITES: u32 = u32::MAX;

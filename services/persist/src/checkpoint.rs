@@ -19,20 +19,36 @@ use crate::layout::Entry;
 use crate::lock::lock;
 use crate::medium::Counters;
 use crate::options::{Durability, Mechanism};
-use crate::record::{self, Builder};
+use crate::record::{self, Builder, LINE_WORDS};
 use crate::section;
 use crate::store::Store;
-use crate::writes::{Touched, Writes};
+use crate::words::{Words, ones};
+use crate::writes::Writes;
 use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const HEADER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
+const LINE_BYTES: u64 = LINE_WORDS as u64 * 8;
 /// Bytes of a page in a record, without its lines: those of lines take fewer.
 const ENTRY_BYTES: u64 = PAGE_ENTRY_BYTES as u64;
 
 /// Most bytes that the lines of ranges take in a record, wherever they lie.
 pub(crate) fn worst_bytes(ranges: u64, bytes: u64) -> u64 {
     (bytes + ranges * 128) / 64 * 88
+}
+
+/// A page, its lines, and the place of the first of them in a record of pages.
+#[inline]
+fn place_of(pages: &[(u64, u64)], page: u64) -> (u64, u64, usize) {
+    let mut place = RECORD_HEADER_BYTES / 8;
+    for one in pages {
+        place += 2;
+        if one.0 == page {
+            return (page, one.1, place);
+        }
+        place += one.1.count_ones() as usize * LINE_WORDS;
+    }
+    unreachable!("every line was marked")
 }
 
 impl Store {
@@ -87,31 +103,55 @@ impl Store {
         Ok(())
     }
 
-    /// Commits ranges without before-images that `fill` overwrites, with all sections held: durable with a fence, or late. `fill` gets the
-    /// ranges, and is called when nothing but the disk can fail.
-    pub(crate) fn commit_overwritten(
+    /// Appends what is dirty if `more` bytes of a record beside it are too much.
+    #[inline]
+    pub(crate) fn make_way(&self, dirty: &mut Dirty, more: u64) -> Result<()> {
+        let most = self.options.buffered_bytes.min(self.shared.lane.capacity / 4);
+        if !dirty.pages.is_empty() && dirty.record_bytes(self.shadow.is_some()) + more > most {
+            self.append_pages(dirty)?;
+        }
+        Ok(())
+    }
+
+    /// Commits whole lines, which are all that is dirty, with all sections held: durable with a fence. `values` gives places and new
+    /// bytes; both are whole lines and lie at whole words.
+    ///
+    /// The record is made of the values, so nothing before the fence waits for lines of the image, which change behind it.
+    #[inline(always)]
+    pub(crate) fn commit_lines<'v>(
         &self,
         lane: &Lane<Writes>,
         writes: &mut Writes,
-        durability: Durability,
-        fill: impl FnOnce(&[Touched]),
-    ) -> Result<Committed> {
-        self.check_pages(writes)?;
-        let mut dirty = self.dirty.write();
-        if durability == Durability::Sync {
-            self.mark(writes, &mut dirty);
-            return self.commit_dirty(lane, writes, &mut dirty, fill).map(|()| Committed::Durable);
+        dirty: &mut Dirty,
+        values: impl Iterator<Item = (u64, &'v [u8])> + Clone,
+    ) -> Result<()> {
+        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
+            self.flush(u64::MAX)?;
         }
-        // Lines that are dirty already go to the log first if both together are too much: that may fail.
-        let (ranges, bytes) = writes.size();
-        let more = worst_bytes(ranges, bytes);
-        let most = self.options.buffered_bytes.min(self.shared.lane.capacity / 4);
-        if !dirty.pages.is_empty() && dirty.record_bytes(self.shadow.is_some()) + more > most {
-            self.append_pages(&mut dirty)?;
+        let bound = dirty.record_bytes(false);
+        let at = self.room(lane, lane.tail(), bound, &mut writes.counters)?;
+        let target = lane.free(at, bound);
+        let mut builder = Builder::of_lines(target);
+        // The page of the last line, its lines, and the place of the first of them.
+        let mut current = (0, 0, 0);
+        for (page, lines) in &dirty.pages {
+            current = (*page, *lines, builder.open_lines(*page, *lines));
         }
-        self.mark(writes, &mut dirty);
-        fill(&writes.touched);
-        Ok(Committed::Marked(dirty.marked))
+        for (offset, bytes) in values.clone() {
+            let lines = bytes.as_chunks::<{ LINE_BYTES as usize }>().0;
+            for (number, line) in (offset / LINE_BYTES..).zip(lines) {
+                if number / 64 != current.0 {
+                    current = place_of(&dirty.pages, number / 64);
+                }
+                let before = current.1 & ((1 << (number % 64)) - 1);
+                builder.line(current.2 + ones(before) as usize * LINE_WORDS, Words::new(line));
+            }
+        }
+        let built = builder.finish();
+        self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
+        values.for_each(|(offset, bytes)| self.image.overwrite(offset, bytes));
+        dirty.clean(dirty.position);
+        self.relieve(lane.tail() - lane.head(), lane.capacity)
     }
 
     /// Commits with all sections held.
@@ -126,7 +166,7 @@ impl Store {
         let mut dirty = self.dirty.write();
         self.mark(writes, &mut dirty);
         if durability == Durability::Sync && !self.medium.pages() {
-            return self.commit_dirty(lane, writes, &mut dirty, |_| ()).map(|()| Committed::Durable);
+            return self.commit_dirty(lane, writes, &mut dirty, || ()).map(|()| Committed::Durable);
         }
         let most = if durability == Durability::Buffered { self.options.buffered_bytes } else { u64::MAX };
         if durability == Durability::Sync
@@ -138,14 +178,14 @@ impl Store {
     }
 
     /// Makes a checkpoint of everything that is dirty in the caller's own lane, durable where a fence is enough. All sections are
-    /// held, so it is the only record under way. There is room for it when `fill` is called with the ranges.
+    /// held, so it is the only record under way. There is room for it when `fill` is called, which may store what was marked to the image.
     #[inline]
-    fn commit_dirty(
+    pub(crate) fn commit_dirty(
         &self,
         lane: &Lane<Writes>,
         writes: &mut Writes,
         dirty: &mut Dirty,
-        fill: impl FnOnce(&[Touched]),
+        fill: impl FnOnce(),
     ) -> Result<()> {
         if self.shared.unflushed.load(Ordering::Acquire) != 0 {
             self.flush(u64::MAX)?;
@@ -157,7 +197,7 @@ impl Store {
         let bound = dirty.record_bytes(self.shadow.is_some());
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
-        fill(&writes.touched);
+        fill();
         let target = lane.free(at, bound);
         let built = self.build_dirty(dirty, target, &mut writes.counters)?;
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;

@@ -63,6 +63,14 @@ impl Watched {
         observe::work_begins().and_then(|began_ns| Watched::measure(began_ns, store, writes))
     }
 
+    /// As [`Watched::begin`], of as many ranges and bytes as `size` returns.
+    #[inline(always)]
+    pub fn start(store: &Store, size: impl FnOnce() -> (u64, u64)) -> Option<Watched> {
+        let began_ns = observe::work_begins()?;
+        let (ranges, bytes) = size();
+        Some(Watched { began_ns, mechanism: store.mechanism, ranges, bytes })
+    }
+
     #[cold]
     fn measure(began_ns: u64, store: &Store, writes: &Writes) -> Option<Watched> {
         if writes.is_empty() {

@@ -5,8 +5,28 @@
 //! - **Not here** making a checkpoint of them: `checkpoint`
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use memlift_spec::formats::log::{PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
+
+/// Hash of a page's number: the pages are the program's own, so nobody chooses them to collide.
+#[derive(Debug, Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ product >> 32; // both ends of it are used
+    }
+}
 
 /// Lines that changed since the last checkpoint, by page.
 #[derive(Debug, Default)]
@@ -14,7 +34,7 @@ pub(crate) struct Dirty {
     /// Page and lines, in the order in which they were touched first.
     pub pages: Vec<(u64, u64)>,
     /// Where in `pages` a page is, once there are more than [`FEW`].
-    index: HashMap<u64, usize>,
+    index: HashMap<u64, usize, BuildHasherDefault<PageHasher>>,
     lines: u64,
     /// Number of the last transaction that marked lines.
     pub marked: u64,
@@ -71,6 +91,20 @@ impl Dirty {
         for line in offset / 64..(offset + bytes).div_ceil(64) {
             self.mark(line / 64, 1 << (line % 64));
         }
+    }
+
+    /// Returns true if the pages are searched one by one.
+    #[inline]
+    pub fn is_few(&self) -> bool {
+        self.pages.len() <= FEW
+    }
+
+    /// Takes all marks away: nothing was changed.
+    #[cold]
+    pub fn forget(&mut self) {
+        self.pages.clear();
+        self.index.clear();
+        self.lines = 0;
     }
 
     /// Everything is in a checkpoint that ends at `position` of the shared lane, or was made durable.

@@ -459,6 +459,26 @@ impl Image {
             unsafe { self.at(offset).cast::<u64>().add(at).write(word.to_le()) };
         }
     }
+
+    /// Stores new bytes of objects: word by word if they are words, for the caller may have stored them a moment ago.
+    #[inline(always)]
+    pub fn overwrite(&self, offset: u64, values: &[u8]) {
+        let bytes = values.len();
+        assert!(
+            offset.checked_add(bytes as u64).is_some_and(|end| end <= self.len()),
+            "image: {offset}+{bytes}"
+        );
+        // SAFETY: in bounds (above), mapped writable; the caller holds the lock of these bytes, so nobody else refers to them, and
+        // `values` lies elsewhere.
+        unsafe {
+            if (values.as_ptr().addr() | bytes).is_multiple_of(8) {
+                let target = std::slice::from_raw_parts_mut(self.at(offset).cast::<[u8; 8]>(), bytes / 8);
+                Words::new(values).store(target);
+            } else {
+                ptr::copy_nonoverlapping(values.as_ptr(), self.at(offset), bytes);
+            }
+        }
+    }
 }
 
 impl Drop for Image {

@@ -54,6 +54,8 @@ impl Built {
     }
 }
 
+/// Words of a line.
+pub(crate) const LINE_WORDS: usize = 8;
 /// Ranges from this many words on are copied as one piece.
 const LONG_WORDS: usize = 256;
 
@@ -161,6 +163,24 @@ impl<'a> Builder<'a> {
             left &= left - 1;
         }
         self.entries += 1;
+    }
+
+    /// Leaves room for lines of a page, each of which [`Builder::line`] fills. Returns the place of the first.
+    #[inline(always)]
+    pub fn open_lines(&mut self, page: u64, lines: u64) -> usize {
+        self.word(page);
+        self.word(lines);
+        let first = self.at;
+        self.at += lines.count_ones() as usize * LINE_WORDS;
+        self.entries += 1;
+        first
+    }
+
+    /// Fills the line at `place`.
+    #[inline(always)]
+    pub fn line(&mut self, place: usize, line: Words<'_>) {
+        assert!(line.len() == LINE_WORDS);
+        line.store(&mut self.target[place..place + LINE_WORDS]);
     }
 
     /// A page's turn to the copy in bit 63, and the checksum of the lines written there.

@@ -22,6 +22,26 @@ pub(crate) struct Words<'a> {
 /// Words of a line.
 const LINE: usize = 8;
 
+/// Counts the bits that are set, with the instruction for it where the CPU has one: the build is for CPUs without it, too.
+#[inline(always)]
+pub(crate) fn ones(bits: u64) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("popcnt") {
+        let count: u64;
+        // SAFETY: this CPU has the instruction (above), which reads one register and writes another, and flags.
+        unsafe {
+            core::arch::asm!(
+                "popcnt {count}, {bits}",
+                count = lateout(reg) count,
+                bits = in(reg) bits,
+                options(pure, nomem, nostack),
+            );
+        }
+        return count as u32;
+    }
+    bits.count_ones()
+}
+
 impl<'a> Words<'a> {
     /// # Panics
     ///
@@ -120,6 +140,13 @@ unsafe fn copy(source: *const u64, target: *mut u64, words: usize) {
     // make one load of several.
     unsafe {
         #[cfg(target_arch = "x86_64")]
+        while words - at >= LINE {
+            for pair_at in [at, at + 2, at + 4, at + 6] {
+                _mm_storeu_si128(target.add(pair_at).cast(), pair(source.add(pair_at)));
+            }
+            at += LINE;
+        }
+        #[cfg(target_arch = "x86_64")]
         while words - at >= 2 {
             _mm_storeu_si128(target.add(at).cast(), pair(source.add(at)));
             at += 2;
@@ -194,6 +221,11 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
+        #[test]
+        fn bits_are_counted(bits: u64) {
+            proptest::prop_assert_eq!(ones(bits), bits.count_ones());
+        }
+
         #[test]
         fn words_that_differ_are_found(words in proptest::collection::vec(0u64.., 0..65), bits: u64, half: bool) {
             let mut before = words.clone();

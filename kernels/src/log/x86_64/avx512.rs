@@ -23,6 +23,20 @@ pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes
     unsafe { super::nt_copy::<__m512i>(target, source, bytes) }
 }
 
+/// See [`scatter_lines`](super::super::scatter_lines).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in super::super) unsafe fn scatter_lines(target: *mut u8, mut source: *const u8, mut lines: u64) {
+    while lines != 0 {
+        let at = lines.trailing_zeros() as usize * LINE_BYTES;
+        // SAFETY: the caller guarantees the selected line of the page, and as many lines of the source.
+        unsafe {
+            __m512i::load(source).stream(target.add(at));
+            source = source.add(LINE_BYTES);
+        }
+        lines &= lines - 1;
+    }
+}
+
 /// See [`append`](super::super::append).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
 pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
@@ -44,7 +58,7 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     }
 }
 
-/// Loads a line of a record as a vector.
+/// Loads a line, which may have been stored a moment ago, as a vector.
 #[inline(always)]
 unsafe fn gathered(line: *const u8) -> __m512i {
     // SAFETY: the caller guarantees a line, aligned to 8; a vector and eight words have the same size and no padding.
@@ -105,7 +119,7 @@ pub(in super::super) unsafe fn copy_lines_crc(
     unsafe {
         let take = |lines: u64| {
             let at = lines.trailing_zeros() as usize * LINE_BYTES;
-            let data = __m512i::load(source.add(at));
+            let data = gathered(source.add(at));
             data.stream(target.add(at));
             data
         };

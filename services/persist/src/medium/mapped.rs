@@ -428,6 +428,16 @@ impl Mapped {
         Ok(unsafe { log::copy_lines_crc(target, page.as_ptr(), lines, 0) })
     }
 
+    /// Stores lines of a page past the caches; `source` has them one behind the other.
+    #[inline]
+    pub(super) fn place_lines(&self, offset: u64, lines: u64, source: &[u8]) {
+        assert!(offset.is_multiple_of(4096) && source.len() == lines.count_ones() as usize * 64);
+        let target = self.at(offset, 4096);
+        // SAFETY: the page is mapped (`at`), and only the holder of the applier's lock stores there; the source has as many lines
+        // (above), and is memory of this process.
+        unsafe { log::scatter_lines(target, source.as_ptr(), lines) };
+    }
+
     #[inline]
     pub(super) fn store(&self, offset: u64, source: &[u8]) -> Result<()> {
         let target = self.at(offset, source.len() as u64);

@@ -36,6 +36,8 @@ pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped,
 pub(crate) const LOST: &str =
     "a page of the file could not be had: it was truncated, or its disk is full or broken";
 
+const PAGE_BYTES: u64 = memlift_spec::formats::log::PAGE_BYTES as u64;
+
 /// Requests to a medium so far; exact, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -214,6 +216,31 @@ impl Medium {
         }
         self.store(offset, source, counters)?;
         self.write_back(offset, source.len() as u64, counters);
+        Ok(())
+    }
+
+    /// Brings lines of the page at `offset` to their place, as [`Medium::place`]: `source` has them one behind the other.
+    #[track_caller]
+    pub fn place_lines(&self, offset: u64, lines: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
+        if let Medium::Mapped(mapped) = self
+            && !mapped.pages()
+        {
+            counters.home_bytes += source.len() as u64;
+            mapped.before_store(offset, PAGE_BYTES);
+            mapped.place_lines(offset, lines, source);
+            mapped.after_store(offset, PAGE_BYTES);
+            return Ok(());
+        }
+        let (mut left, mut at) = (lines, 0);
+        while left != 0 {
+            // Lines side by side are one store.
+            let first = left.trailing_zeros();
+            let count = (left >> first).trailing_ones();
+            let bytes = count as usize * 64;
+            self.place(offset + u64::from(first) * 64, &source[at..at + bytes], counters)?;
+            at += bytes;
+            left &= u64::MAX.checked_shl(first + count).unwrap_or(0);
+        }
         Ok(())
     }
 

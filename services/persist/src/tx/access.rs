@@ -13,8 +13,7 @@ use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
 use crate::section::Held;
 use crate::store::Store;
-use crate::view::{Place, View, locate, root_words};
-use crate::writes::{Touched, Writes};
+use crate::view::{Place, View, locate, prefetch_to_write, root_words};
 
 /// Longest range that is kept as one.
 const PIECE_BYTES: u64 = 1 << 30;
@@ -189,40 +188,40 @@ impl Tx<'_> {
         Ok(unsafe { slice::from_raw_parts_mut(self.store.image.at(start).cast::<T>(), count as usize) })
     }
 
-    /// Checks a part of an array that is to be overwritten, and notes where it lies. A part without values is left out.
-    pub(super) fn note_part<T: Persist>(
+    /// Checks a part of an array that is to be overwritten. Returns its place and its length in bytes; None for a part without values.
+    /// `seen` is the array that was checked last, which is not checked again while the sections are held.
+    #[inline(always)]
+    pub(super) fn locate_part<T: Persist>(
         store: &Store,
         held: &Held<'_>,
-        writes: &mut Writes,
         part: &Overwrite<'_, T>,
-    ) -> Result<()> {
+        seen: &mut PSlice<T>,
+    ) -> Result<Option<(u64, u64)>> {
         let (array, count) = (part.array, part.values.len() as u64);
         if count == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let (element, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
         let within = part.from.checked_add(count).is_some_and(|end| end <= array.len());
-        let fits = |_: &u64| within && count * element <= PIECE_BYTES;
-        let Some(bytes) = array.len().checked_mul(element).filter(fits) else {
+        if !within || count * element > PIECE_BYTES {
             return Err(no_elements::<T>(array.offset()));
-        };
-        let has = |section| held.has(section);
-        let place = locate(store, array.offset(), bytes, align, slice_tag::<T>(), has, T::NAME)?;
-        writes.fresh(place.offset + part.from * element, (count * element) as u32);
-        Ok(())
+        }
+        if array != *seen {
+            let bytes = array.len().checked_mul(element).ok_or_else(|| no_elements::<T>(array.offset()))?;
+            let has = |section| held.has(section);
+            locate(store, array.offset(), bytes, align, slice_tag::<T>(), has, T::NAME)?;
+            *seen = array;
+        }
+        let (offset, bytes) = (array.offset() + part.from * element, count * element);
+        prefetch_to_write(store.image.at(offset), bytes);
+        Ok(Some((offset, bytes)))
     }
 
-    /// Writes the values of a part that was announced.
+    /// The bytes of values.
     #[inline(always)]
-    pub(super) fn put<T: Persist>(store: &Store, place: &Touched, values: &[T]) {
-        assert!(size_of_val(values) == place.bytes as usize);
-        assert!(place.offset + u64::from(place.bytes) <= store.image.len());
-        // SAFETY: in bounds (above), and aligned: `note_part` located it in an array of T. All sections are held, so nobody else refers to
-        // it; `values` lies in the caller's memory, for nobody can borrow from the image while they are held.
-        unsafe {
-            let target = store.image.at(place.offset).cast::<T>();
-            ptr::copy_nonoverlapping(values.as_ptr(), target, values.len());
-        }
+    pub(super) fn bytes_of<T: Persist>(values: &[T]) -> &[u8] {
+        // SAFETY: the same memory, borrowed for as long; a value has no padding and every byte of it is initialised (Persist).
+        unsafe { slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
     }
 
     /// Makes an object the pool's root. Needs section 0.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Overwriting parts of arrays: all of them or none, without a look at what they were.
 //!
-//! - **Flow** all parts are checked ─▶ their lines are marked ─▶ room in the log ─▶ the new bytes go into the image ─▶ record, fence
+//! - **Flow** all parts are checked and their lines are marked ─▶ room in the log ─▶ record of the new bytes, fence ─▶ the image.
+//!   Parts of lines, shadow pages and what is durable late go into the image first, and the record is made of that
 //! - **Why** a transaction saves what it lends for writing, and compares it at commit. Who gives all new bytes beforehand needs neither
 //! - **Rule** there is no before-image, so the image changes when nothing but the disk can fail; then the pool stops
 //! - **Pools** checkpoint and shadow, where a fence makes the commit durable, or where it may be durable late. In others a transaction
@@ -10,13 +11,19 @@
 
 use super::{Tx, TxOptions, admit, claim};
 use crate::checkpoint::worst_bytes;
-use crate::commit::Watched;
+use crate::commit::{Committed, Watched};
+use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::persist::Persist;
 use crate::ptr::PSlice;
 use crate::section::Held;
 use crate::store::Store;
+
+const PAGE_BYTES: u64 = 4096;
+const LINE_BYTES: u64 = 64;
+/// Lines of a page.
+const PAGE_LINES: u64 = PAGE_BYTES / LINE_BYTES;
 
 /// New values for elements of an array.
 #[derive(Debug)]
@@ -51,27 +58,98 @@ pub(crate) fn run<T: Persist>(
     admit(store, &TxOptions::default())?;
     let held = Held::lock(&store.sections, None);
     let (lane, mut writes) = claim(store);
-    writes.clear();
-    for part in parts {
-        Tx::note_part(store, &held, &mut writes, part)?;
+    let mut dirty = store.dirty.write();
+    let clean = dirty.pages.is_empty();
+    if durability == Durability::Buffered {
+        store.make_way(&mut dirty, worst)?;
+    } else if !clean {
+        // All parts are checked first: marks that a refused part leaves would add up with those from before.
+        let mut seen = PSlice::EMPTY;
+        parts.iter().try_for_each(|part| Tx::locate_part(store, &held, part, &mut seen).map(|_| ()))?;
     }
-    if writes.is_empty() {
-        return Ok(());
-    }
-    store.mark_private(&writes);
-    let watched = Watched::begin(store, &writes);
+    let marked = mark(store, &held, &mut dirty, parts).inspect_err(|_| give_up(&mut dirty, clean))?;
+    let Some(lines) = marked else { return Ok(()) };
+    let watched = Watched::start(store, || (parts.len() as u64, bytes));
     let before = writes.counters.log_bytes;
-    let committed = store.commit_overwritten(lane, &mut writes, durability, |places| {
-        let parts = parts.iter().filter(|part| !part.values.is_empty());
-        places.iter().zip(parts).for_each(|(place, part)| Tx::put(store, place, part.values));
-    })?;
+    let values = parts.iter().filter(|part| !part.values.is_empty());
+    let values = values.map(|part| (offset_of(part), Tx::bytes_of(part.values)));
+    let fill = || values.clone().for_each(|(offset, bytes)| store.image.overwrite(offset, bytes));
+    dirty.marked += 1;
+    let committed = if durability == Durability::Buffered {
+        fill();
+        Ok(Committed::Marked(dirty.marked))
+    } else if clean && lines == Lines::Whole && store.shadow.is_none() && dirty.is_few() {
+        store.commit_lines(lane, &mut writes, &mut dirty, values).map(|()| Committed::Durable)
+    } else {
+        store.commit_dirty(lane, &mut writes, &mut dirty, fill).map(|()| Committed::Durable)
+    };
+    let committed = committed.inspect_err(|_| give_up(&mut dirty, clean))?;
     store.row.committed(writes.counters.log_bytes - before);
-    drop((writes, held));
+    drop((dirty, writes, held));
     store.finish(committed, durability)?;
     if let Some(watched) = watched {
         watched.end();
     }
     Ok(())
+}
+
+/// After an error: the image is as it was, or the pool has stopped.
+#[cold]
+fn give_up(dirty: &mut Dirty, clean: bool) {
+    if clean {
+        dirty.forget();
+    }
+}
+
+/// Where a part that was checked lies.
+#[inline(always)]
+fn offset_of<T: Persist>(part: &Overwrite<'_, T>) -> u64 {
+    part.array.offset() + part.from * size_of::<T>() as u64
+}
+
+/// How parts lie in lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lines {
+    /// They are whole lines, and their values lie at whole words.
+    Whole,
+    /// They are not.
+    Parts,
+}
+
+/// Checks all parts and marks their lines. None: there is nothing to do.
+///
+/// It makes no list of places: one that was stored a moment ago and is read in larger pieces waits for the fence before (see `Words`).
+#[inline(always)]
+fn mark<T: Persist>(
+    store: &Store,
+    held: &Held<'_>,
+    dirty: &mut Dirty,
+    parts: &[Overwrite<'_, T>],
+) -> Result<Option<Lines>> {
+    // The page that is looked at, its lines, and bits that are 0 for whole lines and words.
+    let (mut page, mut lines, mut odd) = (0, 0, 0);
+    let mut seen = PSlice::EMPTY;
+    for part in parts {
+        let Some((offset, bytes)) = Tx::locate_part(store, held, part, &mut seen)? else { continue };
+        odd |= (offset | bytes) % LINE_BYTES;
+        odd |= part.values.as_ptr().addr() as u64 % 8;
+        let (mut line, end) = (offset / LINE_BYTES, (offset + bytes).div_ceil(LINE_BYTES));
+        while line < end {
+            let count = (PAGE_LINES - line % PAGE_LINES).min(end - line);
+            if line / PAGE_LINES != page {
+                dirty.mark(page, lines);
+                (page, lines) = (line / PAGE_LINES, 0);
+                if let Some(private) = &store.private {
+                    private.mark(page * PAGE_BYTES, PAGE_BYTES);
+                }
+            }
+            lines |= u64::MAX >> (PAGE_LINES - count) << (line % PAGE_LINES);
+            line += count;
+        }
+    }
+    dirty.mark(page, lines);
+    // Page 0 is the directory's: no object lies there.
+    Ok((lines != 0).then_some(if odd == 0 { Lines::Whole } else { Lines::Parts }))
 }
 
 #[cold]

@@ -22,8 +22,9 @@ const CHUNK: usize = 16;
 
 /// Operations that become durable together, of [`Way::Late`].
 const GROUP: u64 = 8;
-/// Most lines of an operation.
-const CHANGED: usize = 32;
+/// Lines of an operation on one page, and most of any.
+const CHANGED: usize = 8;
+const CHANGED_MAX: usize = 32;
 
 /// How an operation's lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +62,7 @@ impl Way {
     }
 }
 
-#[derive(Clone, Copy, Persist)]
+#[derive(Clone, Copy, Debug, Persist)]
 #[repr(C, align(64))]
 struct Line {
     bytes: [u8; RECORD_BYTES],
@@ -75,6 +76,8 @@ pub struct Paged {
     chunks: Vec<PSlice<Line>>,
     shape: Shape,
     way: Way,
+    /// New lines of an operation: memory of the program, which the rival does without since it changes its pages in place.
+    lines: Box<[Line; CHANGED_MAX]>,
     /// Operations since the last one that was made durable.
     late: u64,
 }
@@ -99,12 +102,16 @@ impl Paged {
             }
             chunks.push(pool.tx(|t| t.alloc_slice(&lines)).map_err(failed)?);
         }
-        Ok(Paged { pool, options, chunks, shape, way, late: 0 })
+        let lines = Box::new([Line { bytes: [0; RECORD_BYTES] }; CHANGED_MAX]);
+        Ok(Paged { pool, options, chunks, shape, way, lines, late: 0 })
     }
 
     fn operation(&mut self, draw: &mut Draw) -> Result<(), BenchError> {
         if self.way != Way::Transaction {
-            return self.overwrite(draw);
+            return match self.shape {
+                Shape::Checkpoint => self.overwrite::<CHANGED>(draw),
+                Shape::Shadow => self.overwrite::<CHANGED_MAX>(draw),
+            };
         }
         let committed = self.pool.tx(|t| {
             for page in self.shape.draw(draw) {
@@ -120,25 +127,26 @@ impl Paged {
         committed.map_err(failed)
     }
 
-    fn overwrite(&mut self, draw: &mut Draw) -> Result<(), BenchError> {
-        let mut lines = [Line { bytes: [0; RECORD_BYTES] }; CHANGED];
-        let mut places = [(PSlice::EMPTY, 0); CHANGED];
+    /// An operation of `LINES_CHANGED` lines.
+    fn overwrite<const LINES_CHANGED: usize>(&mut self, draw: &mut Draw) -> Result<(), BenchError> {
+        let mut places = [(PSlice::EMPTY, 0); LINES_CHANGED];
         let mut count = 0;
         for page in self.shape.draw(draw) {
             let chunk = self.chunks[page / CHUNK];
             for (offset, seed) in change(draw) {
-                reference::pattern_of(&mut lines[count].bytes, seed);
+                reference::pattern_of(&mut self.lines[count].bytes, seed);
                 places[count] = (chunk, (page % CHUNK * LINES + offset / RECORD_BYTES) as u64);
                 count += 1;
             }
         }
-        let parts: [Overwrite<'_, Line>; CHANGED] = std::array::from_fn(|at| Overwrite {
+        assert_eq!(count, LINES_CHANGED, "as many as the rival changes");
+        let parts: [Overwrite<'_, Line>; LINES_CHANGED] = std::array::from_fn(|at| Overwrite {
             array: places[at].0,
             from: places[at].1,
-            values: std::slice::from_ref(&lines[at]),
+            values: std::slice::from_ref(&self.lines[at]),
         });
         let durability = if self.way == Way::Late { Durability::Buffered } else { Durability::Sync };
-        self.pool.overwrite(&parts[..count], durability).map_err(failed)?;
+        self.pool.overwrite(&parts, durability).map_err(failed)?;
         self.late += u64::from(self.way == Way::Late);
         if self.late == GROUP {
             self.late = 0;
