@@ -190,3 +190,31 @@ impl Writes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transaction's before-images are kept in memory for the next one; those of a large transaction would stay for as long as the pool.
+    #[test]
+    fn a_large_transaction_keeps_no_memory_for_the_next() {
+        let ranges = SAVED_MAX / 4;
+        let filled = |words: usize| {
+            let mut writes = Writes::default();
+            writes.saved.resize(words, 0);
+            let touched = |one: usize| Touched { offset: 8 * one as u64, bytes: 8, saved: one as u32 };
+            writes.touched.extend((0..ranges).map(touched));
+            writes.declared.extend((0..ranges).map(|one| (8 * one as u64, 8)));
+            writes.clear();
+            assert!(writes.is_empty() && writes.saved.is_empty());
+            writes
+        };
+        let large = filled(SAVED_MAX + 1);
+        assert_eq!((large.saved.capacity(), large.declared.capacity()), (0, 0));
+        assert!(large.touched.capacity() <= SAVED_MAX / 16);
+        assert!(
+            filled(1000).saved.capacity() >= 1000,
+            "what commits of every size take is not allocated again"
+        );
+    }
+}
