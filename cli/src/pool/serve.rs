@@ -41,6 +41,8 @@ pub enum When {
 const REPLICA_WAIT: Duration = Duration::from_secs(10);
 /// Default memory for readers in other processes, bytes.
 const READERS_BYTES: u64 = 64 << 20;
+/// Bytes of each lane of the log of a new pool. What is written again before half of a lane is full goes to its place on the disk once.
+const LANE_BYTES: u64 = 16 << 20;
 
 /// Settings of the server.
 #[derive(Debug)]
@@ -81,6 +83,7 @@ pub fn serve(
     let readers_bytes = settings.readers.unwrap_or(READERS_BYTES);
     let options = Options {
         sections: 16,
+        lane_bytes: LANE_BYTES,
         mirror_bytes: settings.memory,
         readers_bytes,
         replica_wait: REPLICA_WAIT,

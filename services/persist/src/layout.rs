@@ -384,6 +384,13 @@ impl Entry {
     }
 }
 
+/// Bytes from slot to slot of objects of a type.
+pub(crate) const fn stride<T>() -> u64 {
+    let align = if align_of::<T>() > 16 { align_of::<T>() } else { 16 };
+    let bytes = (size_of::<T>() as u64).next_multiple_of(align as u64);
+    if bytes > 16 { bytes } else { 16 }
+}
+
 /// Slots of `stride` bytes that a slab has, and where the first one is.
 pub const fn slots(stride: u64) -> (u64, u64) {
     let mut count = SLAB_BYTES / stride;

@@ -21,7 +21,7 @@ use crate::section::Shared;
 use crate::store::Store;
 use crate::tx::overwrite::Overwrite;
 use crate::tx::{self, Tx, TxOptions};
-use crate::view::{View, locate, root_words};
+use crate::view::{TakenBits, View, locate, root_words};
 
 /// A typed heap in a file.
 ///
@@ -348,6 +348,11 @@ impl View for Reader<'_> {
         let has = |section| self.held.has(section);
         let place = locate(self.store, offset, bytes, align, tag, has, name)?;
         Ok(self.store.image.at(place.offset))
+    }
+
+    #[inline]
+    fn taken_bits(&self) -> Option<TakenBits<'_>> {
+        Some(TakenBits(&self.store.image))
     }
 
     fn root_words(&self) -> (u64, u64) {

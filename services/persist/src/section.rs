@@ -144,6 +144,11 @@ impl<'a> Held<'a> {
     }
 
     fn lock_many(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Vec<(u16, WriteGuard<'a, Section>)> {
+        if let Some([number]) = named
+            && let Some(only) = all.get(usize::from(*number))
+        {
+            return vec![(*number, only.write())];
+        }
         sorted(all.len(), named).into_iter().map(|at| (at, all[at as usize].write())).collect()
     }
 
@@ -173,15 +178,19 @@ impl<'a> Held<'a> {
 /// Sections held for reading.
 #[derive(Debug)]
 pub(crate) struct Shared<'a> {
-    one: Option<ReadGuard<'a, Section>>,
+    /// The only section that is held, with its number where the pool has others.
+    one: Option<(Option<u16>, ReadGuard<'a, Section>)>,
     many: Vec<(u16, ReadGuard<'a, Section>)>,
 }
 
 impl<'a> Shared<'a> {
     #[inline(always)]
     pub fn lock(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Shared<'a> {
-        match all {
-            [only] => Shared { one: Some(only.read()), many: Vec::new() },
+        match (all, named) {
+            ([only], _) => Shared { one: Some((None, only.read())), many: Vec::new() },
+            (_, Some([number])) if usize::from(*number) < all.len() => {
+                Shared { one: Some((Some(*number), all[usize::from(*number)].read())), many: Vec::new() }
+            }
             _ => Shared { one: None, many: Shared::lock_many(all, named) },
         }
     }
@@ -192,7 +201,8 @@ impl<'a> Shared<'a> {
 
     #[inline]
     pub fn has(&self, section: u16) -> bool {
-        self.one.is_some() || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()
+        self.one.as_ref().is_some_and(|(number, _)| number.is_none_or(|number| number == section))
+            || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::error::{Error, Result};
 use crate::image::Image;
-use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
+use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET, slots, stride};
 use crate::persist::{Persist, slice_tag};
 use crate::ptr::{PPtr, PSlice};
 use crate::store::Store;
@@ -98,16 +98,42 @@ pub(crate) fn prefetch_to_write(start: *mut u8, bytes: u64) {
     let _ = (start, bytes);
 }
 
+/// See [`View::is_taken`].
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct TakenBits<'v>(pub(crate) &'v Image);
+
 /// Reads that transactions and readers can do.
 pub trait View {
     #[doc(hidden)]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8>;
+
+    /// The image whose bits say which slots are taken; None: that is not known here.
+    #[doc(hidden)]
+    fn taken_bits(&self) -> Option<TakenBits<'_>> {
+        None
+    }
 
     #[doc(hidden)]
     fn root_words(&self) -> (u64, u64);
 
     #[doc(hidden)]
     fn heap_bytes(&self) -> u64;
+
+    /// Returns true if the object that [`View::get`] found at `offset` was allocated and not freed. False where that is not known.
+    #[doc(hidden)]
+    #[inline]
+    fn is_taken<T: Persist>(&self, _: &T, offset: u64) -> bool {
+        let Some(TakenBits(image)) = self.taken_bits() else { return false };
+        let (count, first) = const { slots(stride::<T>()) };
+        let inside = (offset % SLAB_BYTES).wrapping_sub(first);
+        let slot = inside / stride::<T>();
+        let at = offset / SLAB_BYTES * SLAB_BYTES + slot / 64 * 8;
+        inside.is_multiple_of(stride::<T>())
+            && slot < count
+            && offset < image.len()
+            && image.word(at) >> (slot % 64) & 1 == 1
+    }
 
     /// The object that `pointer` points to.
     ///

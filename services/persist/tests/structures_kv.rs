@@ -297,3 +297,59 @@ proptest! {
         let _ = kv.clear();
     }
 }
+
+/// Lookups remember where entries were. Here leaves split, join, are freed and filled again, in transactions that happen and in others that
+/// do not, and compactions move them.
+#[test]
+fn lookups_follow_entries_that_move() {
+    const KEYS: u64 = 400;
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(folder.path().join("pool"), &options(1)).expect("created");
+    let kv = Kv::open(&pool, Durability::Buffered).expect("opened");
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("user:{key:08}").into_bytes()).collect();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let check = |model: &BTreeMap<Vec<u8>, Vec<u8>>, what: &str| {
+        for key in &keys {
+            assert_eq!(kv.get(key).expect("read").as_ref(), model.get(key), "{what}");
+        }
+        assert!(all(&kv).iter().map(|(key, value)| (key, value)).eq(model.iter()), "{what}");
+    };
+    let mut seed = 1u64;
+    let mut below = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % bound
+    };
+    for round in 0..12u64 {
+        let mut put = |share: u64, model: &mut BTreeMap<Vec<u8>, Vec<u8>>| {
+            for key in &keys {
+                if below(100) < share {
+                    let value = vec![round as u8; below(40) as usize + 1];
+                    kv.set(key, &value, 0).expect("set");
+                    model.insert(key.clone(), value);
+                }
+            }
+        };
+        put(90, &mut model);
+        check(&model, "filled");
+        for key in &keys {
+            if key.iter().map(|byte| u64::from(*byte)).sum::<u64>().wrapping_mul(round + 7) % 5 > 0 {
+                assert_eq!(kv.remove(&[key]).expect("removed") > 0, model.remove(key).is_some());
+            }
+        }
+        check(&model, "thinned");
+        let borrowed: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let refused = kv.write(&borrowed, |turn| {
+            for key in &keys {
+                turn.set(key, b"never", 0)?;
+                assert_eq!(turn.get_with(key, |value, _| value.to_vec())?.as_deref(), Some(&b"never"[..]));
+            }
+            Err::<(), _>(Error::Aborted("no".to_owned()))
+        });
+        assert!(refused.is_err());
+        check(&model, "refused");
+        put(30, &mut model);
+        check(&model, "overwritten");
+        pool.compact(|_, _| {}).expect("compacted");
+        check(&model, "compacted");
+    }
+}

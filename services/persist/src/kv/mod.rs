@@ -22,16 +22,19 @@ use crate::options::Durability;
 use crate::persist::slice_tag;
 use crate::pool::Pool;
 use crate::ptr::{PPtr, PSlice};
-use crate::structures::{BTree, BTreeRoot, Next};
+use crate::structures::{BTree, BTreeRoot, EntryPlace, Next};
 use crate::tx::{Tx, TxOptions};
 use crate::view::View;
 
 mod key;
+mod places;
 pub mod server;
 mod turn;
 
 pub use key::ByteKey;
 pub use turn::Turn;
+
+use places::Places;
 
 /// Most shards of a store.
 pub const SHARDS_MAX: usize = 64;
@@ -141,17 +144,17 @@ pub(crate) fn has<W: View>(view: &W, key: &[u8]) -> Result<bool> {
 
 /// The shard of a key: the same in every release, for the file keeps it.
 fn shard_of(key: &[u8], shards: usize) -> usize {
-    if shards == 1 {
-        return 0;
-    }
+    (hash_of(key) % shards as u64) as usize
+}
+
+fn hash_of(key: &[u8]) -> u64 {
     let (words, rest) = key.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     let words = words.iter().chain(std::iter::once(&last));
-    let hash = words.fold(key.len() as u64, |hash, word| {
+    words.fold(key.len() as u64, |hash, word| {
         crate::structures::spread(hash.rotate_left(29) ^ u64::from_le_bytes(*word))
-    });
-    (hash % shards as u64) as usize
+    })
 }
 
 /// A change to an entry.
@@ -192,6 +195,7 @@ pub struct Kv<'p> {
     pool: &'p Pool,
     trees: Vec<BTree<ByteKey, KvEntry>>,
     durability: Durability,
+    places: Places,
     /// Where the next sweep goes on: shard and key.
     swept: std::sync::Mutex<(usize, Vec<u8>)>,
     expired: AtomicU64,
@@ -222,7 +226,14 @@ impl<'p> Kv<'p> {
             return Err(Error::corrupt("the store has more shards than the pool has sections"));
         }
         let trees = root.trees[..root.shards as usize].iter().map(|tree| BTree::open(*tree)).collect();
-        Ok(Kv { pool, trees, durability, swept: Default::default(), expired: AtomicU64::new(0) })
+        Ok(Kv {
+            pool,
+            trees,
+            durability,
+            places: Places::new(),
+            swept: Default::default(),
+            expired: AtomicU64::new(0),
+        })
     }
 
     fn create(pool: &Pool) -> Result<KvRoot> {
@@ -253,6 +264,20 @@ impl<'p> Kv<'p> {
         shard_of(key, self.trees.len())
     }
 
+    /// A key's entry and where it is.
+    fn find<'v, W: View>(&self, view: &'v W, key: &[u8]) -> Result<Option<(EntryPlace, &'v KvEntry)>> {
+        let hash = hash_of(key);
+        let tree = &self.trees[(hash % self.trees.len() as u64) as usize];
+        if let Some(place) = self.places.get(hash)
+            && let Some(entry) = tree.at(view, place, key)
+        {
+            return Ok(Some((place, entry)));
+        }
+        let Some(place) = tree.place(view, key)? else { return Ok(None) };
+        self.places.note(hash, place);
+        Ok(Some((place, tree.value_at(view, place)?)))
+    }
+
     fn check_key(key: &[u8]) -> Result<()> {
         if key.len() > KEY_BYTES_MAX {
             let what = format!("a key of {} bytes: the longest has {KEY_BYTES_MAX}", key.len());
@@ -268,8 +293,11 @@ impl<'p> Kv<'p> {
     /// As [`Pool::read`].
     pub fn get_with<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         let shard = self.shard(key);
-        self.pool.read_in(&[shard as u16], |r| match self.trees[shard].get(r, key)? {
-            Some(entry) if entry.lives(now_ms()) => Ok(Some(look(r.slice(entry.value)?, entry.expires))),
+        self.pool.read_in(&[shard as u16], |r| match self.find(r, key)? {
+            // Most have no time of their own; asking for the time takes longer than the rest.
+            Some((_, entry)) if entry.expires == 0 || entry.lives(now_ms()) => {
+                Ok(Some(look(r.slice(entry.value)?, entry.expires)))
+            }
             _ => Ok(None),
         })
     }
@@ -287,8 +315,8 @@ impl<'p> Kv<'p> {
         let now = now_ms();
         self.pool.read_in(&self.sections(keys.iter().copied()), |r| {
             for key in keys {
-                match self.trees[self.shard(key)].get(r, *key)?.filter(|entry| entry.lives(now)) {
-                    Some(entry) => look(Some((r.slice(entry.value)?, entry.expires)))?,
+                match self.find(r, key)?.filter(|(_, entry)| entry.lives(now)) {
+                    Some((_, entry)) => look(Some((r.slice(entry.value)?, entry.expires)))?,
                     None => look(None)?,
                 }
             }
@@ -636,21 +664,17 @@ impl<'p> Kv<'p> {
 
     fn put(&self, t: &mut Tx<'_>, shard: usize, key: &[u8], value: &[u8], expires: u64) -> Result<()> {
         let tree = &self.trees[shard];
-        if let Some(entry) = tree.get(t, key)?.copied() {
+        if let Some((place, &entry)) = self.find(t, key)? {
             if entry.value.len() == value.len() as u64 {
                 t.slice_mut(entry.value)?.copy_from_slice(value);
-                if entry.expires != expires
-                    && let Some(entry) = tree.get_mut(t, key)?
-                {
-                    entry.expires = expires;
+                if entry.expires != expires {
+                    tree.value_at_mut(t, place)?.expires = expires;
                 }
                 return Ok(());
             }
             let new = t.alloc_slice_in(shard as u16, value)?;
             t.free_slice(entry.value)?;
-            if let Some(entry) = tree.get_mut(t, key)? {
-                *entry = KvEntry { expires, value: new };
-            }
+            *tree.value_at_mut(t, place)? = KvEntry { expires, value: new };
             return Ok(());
         }
         let value = t.alloc_slice_in(shard as u16, value)?;

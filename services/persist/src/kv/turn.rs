@@ -42,8 +42,8 @@ impl<'a, 't> Turn<'a, 't> {
     }
 
     fn entry(&self, key: &[u8]) -> Result<Option<KvEntry>> {
-        let entry = self.kv.trees[self.kv.shard(key)].get(&*self.t, key)?;
-        Ok(entry.filter(|entry| entry.lives(self.now)).copied())
+        let found = self.kv.find(&*self.t, key)?;
+        Ok(found.map(|(_, entry)| *entry).filter(|entry| entry.lives(self.now)))
     }
 
     /// As [`Kv::set`].

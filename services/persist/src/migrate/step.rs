@@ -12,13 +12,12 @@ use std::collections::HashMap;
 use super::{Home, Migrated, Moving, reshelve, tx};
 use crate::Migrates;
 use crate::error::Result;
-use crate::layout::{Entry, SLAB_BYTES};
+use crate::layout::{Entry, SLAB_BYTES, stride};
 use crate::persist::slice_tag;
 use crate::persist::{Persist, TypeInfo};
 use crate::ptr::{PPtr, PSlice};
 use crate::store::Store;
 use crate::tx::Tx;
-use crate::tx::alloc::stride;
 use crate::view::View;
 
 /// Elements of arrays that something points to, by their place.

@@ -17,8 +17,8 @@ mod rbtree;
 mod skiplist;
 
 pub use append_log::{AppendLog, AppendLogRoot};
-pub(crate) use btree::Next;
 pub use btree::{BTree, BTreeRoot, Range, RangeBack};
+pub(crate) use btree::{EntryPlace, Next};
 pub use hashmap::{HashMap, HashMapRoot, Hashed};
 pub use key::Key;
 pub use queue::{Queue, QueueRoot};

@@ -13,7 +13,7 @@ use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
 use crate::section::Held;
 use crate::store::Store;
-use crate::view::{Place, View, locate, prefetch_to_write, root_words};
+use crate::view::{Place, TakenBits, View, locate, prefetch_to_write, root_words};
 
 /// Longest range that is kept as one.
 const PIECE_BYTES: u64 = 1 << 30;
@@ -23,6 +23,11 @@ impl View for Tx<'_> {
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
         let place = locate(self.store, offset, bytes, align, tag, |section| self.held.has(section), name)?;
         Ok(self.store.image.at(place.offset))
+    }
+
+    #[inline]
+    fn taken_bits(&self) -> Option<TakenBits<'_>> {
+        Some(TakenBits(&self.store.image))
     }
 
     fn root_words(&self) -> (u64, u64) {

@@ -15,7 +15,7 @@ use crate::commit::{Committed, LARGE_BYTES};
 use crate::error::{Error, Result};
 use crate::heap::is_empty;
 use crate::holes::AHEAD;
-use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slice_stride, slots};
+use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slice_stride, slots, stride};
 use crate::lock::lock;
 use crate::persist::Persist;
 use crate::persist::slice_tag;
@@ -25,10 +25,6 @@ use crate::writes::Freed;
 
 /// Emptied slabs are written down as free when one in so many of the heap's is; that is tried for each 64 of them.
 const MANY: u64 = 8;
-
-pub(crate) fn stride<T>() -> u64 {
-    (size_of::<T>() as u64).next_multiple_of((align_of::<T>() as u64).max(16)).max(16)
-}
 
 impl Tx<'_> {
     /// A new object in the home section.

@@ -258,12 +258,28 @@ impl Reply {
 
     /// `:value`.
     pub fn integer(&mut self, value: i64) {
-        self.line(b':', &value.to_string());
+        self.bytes.push(b':');
+        if value < 0 {
+            self.bytes.push(b'-');
+        }
+        self.digits(value.unsigned_abs());
+    }
+
+    /// A number that is not negative, and the line's end.
+    fn digits(&mut self, mut value: u64) {
+        let (mut digits, mut first) = ([0; 20], 20);
+        while value > 0 || first == 20 {
+            first -= 1;
+            digits[first] = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        self.bytes.extend_from_slice(&digits[first..]);
+        self.bytes.extend_from_slice(b"\r\n");
     }
 
     /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.line(b'$', &bytes.len().to_string());
+        self.count(b'$', bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(b"\r\n");
     }
@@ -273,7 +289,7 @@ impl Reply {
         if !self.resp3 {
             return self.bulk(text.as_bytes());
         }
-        self.line(b'=', &(text.len() + 4).to_string());
+        self.count(b'=', text.len() + 4);
         self.bytes.extend_from_slice(b"txt:");
         self.bytes.extend_from_slice(text.as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
@@ -291,16 +307,21 @@ impl Reply {
 
     /// The start of an array.
     pub fn array(&mut self, length: usize) {
-        self.line(b'*', &length.to_string());
+        self.count(b'*', length);
     }
 
     /// The start of a map: `length` keys, each before its value.
     pub fn map(&mut self, length: usize) {
         if self.resp3 {
-            self.line(b'%', &length.to_string());
+            self.count(b'%', length);
         } else {
             self.array(length * 2);
         }
+    }
+
+    fn count(&mut self, kind: u8, count: usize) {
+        self.bytes.push(kind);
+        self.digits(count as u64);
     }
 
     fn line(&mut self, kind: u8, text: &str) {
@@ -395,6 +416,19 @@ mod tests {
         {
             assert_eq!(number(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn replies_have_numbers_as_they_are_read() {
+        let mut reply = Reply::default();
+        for value in [0, 7, -1, 10, i64::MIN, i64::MAX] {
+            reply.truncate(0);
+            reply.integer(value);
+            assert_eq!(reply.bytes(), format!(":{value}\r\n").as_bytes());
+        }
+        reply.truncate(0);
+        reply.bulk(&[b'x'; 123]);
+        assert!(reply.bytes().starts_with(b"$123\r\nxxx") && reply.written() == 6 + 123 + 2);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a name that a client may take.
 const NAME_BYTES: usize = 1024;
@@ -18,8 +19,8 @@ pub struct Described {
     peer: Option<SocketAddr>,
     own: Option<SocketAddr>,
     since: Instant,
-    /// Of its last command.
-    pub used: Instant,
+    /// Milliseconds from `since` to its last command.
+    used_ms: Arc<AtomicU64>,
     pub name: Vec<u8>,
     pub library_name: Vec<u8>,
     pub library_version: Vec<u8>,
@@ -39,7 +40,10 @@ impl Described {
             address(self.own),
             text(&self.name),
             self.since.elapsed().as_secs(),
-            self.used.elapsed().as_secs(),
+            self.since
+                .elapsed()
+                .saturating_sub(Duration::from_millis(self.used_ms.load(Ordering::Relaxed)))
+                .as_secs(),
             if self.resp3 { 3 } else { 2 },
             text(&self.library_name),
             text(&self.library_version),
@@ -83,6 +87,8 @@ pub struct Session {
     pub id: u64,
     pub multi: Option<Multi>,
     pub watched: Vec<(Vec<u8>, Seen)>,
+    since: Instant,
+    used_ms: Arc<AtomicU64>,
     sessions: Arc<Mutex<Sessions>>,
 }
 
@@ -105,19 +111,24 @@ impl Session {
     ) -> Session {
         let mut all = lock(sessions);
         all.next += 1;
-        let (id, now) = (all.next, Instant::now());
+        let (id, since, used_ms) = (all.next, Instant::now(), Arc::<AtomicU64>::default());
         let described = Described {
             peer,
             own,
-            since: now,
-            used: now,
+            since,
+            used_ms: Arc::clone(&used_ms),
             name: Vec::new(),
             library_name: Vec::new(),
             library_version: Vec::new(),
             resp3: false,
         };
         all.open.insert(id, described);
-        Session { id, multi: None, watched: Vec::new(), sessions: Arc::clone(sessions) }
+        Session { id, multi: None, watched: Vec::new(), since, used_ms, sessions: Arc::clone(sessions) }
+    }
+
+    /// Notes that a command ran now. It locks nothing: other threads have connections, too.
+    pub fn note_use(&self) {
+        self.used_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Reads or changes what others may ask about it.

@@ -7,6 +7,7 @@
 //! - **Cost** an insert logs a key, a value, the leaf's order and the length: 136 bytes with u64 keys and 64-byte values
 //! - **Not here** scans: `range`
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::mem::offset_of;
 
@@ -82,6 +83,13 @@ impl<K, V> fmt::Debug for BTree<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BTree({:#x})", self.root.offset())
     }
+}
+
+/// A leaf, by its offset in the heap, and the slot of an entry in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EntryPlace {
+    pub leaf: u64,
+    pub slot: usize,
 }
 
 /// The way down to a leaf: inner nodes and which child of each.
@@ -210,6 +218,47 @@ impl<K: Key, V: Persist> BTree<K, V> {
             (rank, true) => leaf.value(order.slot(rank)).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Where a key's entry is now.
+    pub(crate) fn place<W: View>(&self, view: &W, key: &K::Query) -> Result<Option<EntryPlace>> {
+        let root = view.get(self.root)?;
+        if root.top == 0 {
+            return Ok(None);
+        }
+        let at = root.leaf(view, key)?;
+        let leaf = view.get(at)?;
+        leaf.prefetch_head();
+        let order = leaf.order()?;
+        let (rank, found) = leaf.search(view, order, key)?;
+        Ok(found.then(|| EntryPlace { leaf: at.offset(), slot: order.slot(rank) }))
+    }
+
+    /// The value of a key, if its entry is at a place that [`BTree::place`] gave once. A leaf whose slot is taken is in a tree: in this
+    /// one, as long as the section has no other tree of these types.
+    #[inline]
+    pub(crate) fn at<'v, W: View>(&self, view: &'v W, place: EntryPlace, key: &K::Query) -> Option<&'v V> {
+        let leaf = view.get(PPtr::<BTreeLeaf<K, V>>::from_offset(place.leaf)).ok()?;
+        if !view.is_taken(leaf, place.leaf) {
+            return None;
+        }
+        let order = leaf.order().ok()?;
+        let in_use = (0..order.count()).any(|rank| order.slot(rank) == place.slot);
+        if !in_use || leaf.key(place.slot).ok()?.compare(view, key).ok()? != Ordering::Equal {
+            return None;
+        }
+        leaf.value(place.slot).ok()
+    }
+
+    /// The value at a place that [`BTree::place`] has just given.
+    pub(crate) fn value_at<'v, W: View>(&self, view: &'v W, place: EntryPlace) -> Result<&'v V> {
+        view.get(PPtr::<BTreeLeaf<K, V>>::from_offset(place.leaf))?.value(place.slot)
+    }
+
+    /// As [`BTree::value_at`], to be changed.
+    pub(crate) fn value_at_mut<'t>(&self, t: &'t mut Tx<'_>, place: EntryPlace) -> Result<&'t mut V> {
+        let leaf = PPtr::<BTreeLeaf<K, V>>::from_offset(place.leaf);
+        t.part_mut(leaf, BTreeLeaf::<K, V>::value_at(place.slot))
     }
 
     /// The value of a key, to be changed.
