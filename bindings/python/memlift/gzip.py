@@ -77,6 +77,33 @@ class _GzipReader(_GzipReader):  # noqa: F821: the interpreter's
         return data
 
 
+class GzipFile(GzipFile):  # noqa: F821: the interpreter's
+    """The interpreter's GzipFile, whose lines are read without a call of Python code for each."""
+
+    def read(self, size=-1):
+        if self.fileobj is None or self.mode != READ:  # noqa: F821: the interpreter's
+            return super().read(size)
+        return self._buffer.read(size)
+
+    def readline(self, size=-1):
+        if self.fileobj is None:
+            return super().readline(size)
+        return self._buffer.readline(size)
+
+    def __iter__(self):
+        kind = type(self)
+        is_own = kind.readline is GzipFile.readline and kind.__next__ is GzipFile.__next__
+        if not is_own or self.fileobj is None or self.mode != READ:  # noqa: F821: the interpreter's
+            return super().__iter__()
+        return self._lines()
+
+    def _lines(self):
+        # The generator refers to this file, so that it stays open in `for line in gzip.open(…)`. Unlike `yield from`, the loop does
+        # not close the buffer when the generator is dropped.
+        for line in self._buffer:
+            yield line
+
+
 def open(  # noqa: A001: the name that it has in gzip
     filename,
     mode="rb",

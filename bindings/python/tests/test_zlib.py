@@ -263,6 +263,53 @@ assert memlift.zlib.compress is not back.compress and meant is memlift.zlib
 """
 
 
+def test_lines_are_read_as_the_standard_library_reads_them(tmp_path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(standard_gzip.compress(TEXT[:100_000]))
+
+    def use(module):
+        found = []
+        with module.open(path) as file:
+            for line in file:
+                found.append(line)
+                if len(found) == 3:
+                    break
+            # A loop that ends early neither closes the file nor loses a line.
+            found += [next(file), file.readline(), file.readline(size=4), file.read(size=5), file.tell(), file.readlines(50)]
+            found += [next(iter(file)), file.peek(1)[:1], len(list(file)), file.readline(), list(file)]
+            file.seek(7)
+            found += [file.readline(), next(file)]
+        found.append(file.closed)
+        for call in (file.readline, file.read, lambda: next(file), lambda: iter(file), lambda: list(file)):
+            with pytest.raises(ValueError) as error:
+                call()
+            found.append(str(error.value))
+        found += [sum(len(line) for line in module.open(path)), list(module.open(path, "rt"))[:2]]
+        with module.open(tmp_path / "b.gz", "wb") as file:
+            for call in (lambda: file.read(1), file.readline, lambda: next(file), lambda: list(file)):
+                try:
+                    call()
+                except (OSError, AttributeError) as error:
+                    found.append(str(error))
+        return found
+
+    assert use(gzip) == use(standard_gzip)
+
+
+def test_a_readline_of_a_subclass_is_what_a_loop_calls() -> None:
+    class Upper(gzip.GzipFile):
+        def readline(self, size=-1):
+            return super().readline(size).upper()
+
+    class Last(gzip.GzipFile):
+        def __next__(self):
+            return super().__next__()[-2:]
+
+    packed = standard_gzip.compress(b"one\ntwo\n")
+    assert list(Upper(fileobj=io.BytesIO(packed))) == [b"ONE\n", b"TWO\n"]
+    assert list(Last(fileobj=io.BytesIO(packed))) == [b"e\n", b"o\n"]
+
+
 def test_patch_and_unpatch() -> None:
     done = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
