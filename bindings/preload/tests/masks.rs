@@ -37,7 +37,7 @@ fn run(name: &str, arguments: &[&str], prepare: impl Fn(&mut Command)) {
     assert_eq!(job::content(&how, arguments, &output), "right\n");
 }
 
-/// Which programs of [`PROGRAMS`] a test runs.
+/// Part of [`PROGRAMS`] that a test runs.
 #[derive(Clone, Copy)]
 enum Chosen {
     All,
