@@ -117,11 +117,15 @@ int memlift_walks_write(const memlift_walks *walks, uint64_t address, const void
 typedef struct memlift_hash memlift_hash;
 
 /* Where a map is: may be kept, sent, and opened by any client. memory says which memory the address is of: a node that was started
- * again without its log has another one, and opening gives MEMLIFT_NO_ADDRESS. 0: not checked. */
+ * again without its log has another one, and opening gives MEMLIFT_NO_ADDRESS. 0: not checked. run and changes say what the node had
+ * acknowledged when the map was made: a node that was started with an older copy of its log does not know it, and opening gives
+ * MEMLIFT_NO_ADDRESS. 0: not checked. */
 typedef struct memlift_hash_handle {
     uint64_t heads;
     uint64_t log2;
     uint64_t memory;
+    uint64_t run;
+    uint64_t changes;
 } memlift_hash_handle;
 
 typedef struct memlift_key {
@@ -141,7 +145,8 @@ int memlift_hash_get(const memlift_hash *map, memlift_key key, void *value, size
 /* fresh, removed: may be NULL. MEMLIFT_NODE_FULL, _CONTENDED. */
 int memlift_hash_insert(const memlift_hash *map, memlift_key key, const void *value, size_t length, int *fresh);
 int memlift_hash_delete(const memlift_hash *map, memlift_key key, int *removed);
-/* Adds to the first eight bytes of a number's value, exactly once; before: what they were. */
+/* Adds to the first eight bytes of a number's value, exactly once; before: what they were. Value and addend are taken for int64_t. A sum
+ * that does not fit gives MEMLIFT_BAD_ARGUMENT, and the value is unchanged. */
 int memlift_hash_add(const memlift_hash *map, uint64_t key, uint64_t addend, uint64_t *before, int *found);
 
 /* ---- ordered maps: numbers to values of one length ---- */
@@ -151,12 +156,14 @@ typedef struct memlift_ordered memlift_ordered;
 typedef struct memlift_ordered_handle {
     uint64_t cell;
     uint64_t value_bytes;
-    uint64_t memory; /* as in memlift_hash_handle */
+    uint64_t memory; /* these three as in memlift_hash_handle */
+    uint64_t run;
+    uint64_t changes;
 } memlift_ordered_handle;
 
 typedef struct memlift_aggregate {
     uint64_t count;
-    int64_t sum; /* wraps */
+    int64_t sum; /* one that does not fit gives MEMLIFT_BAD_ARGUMENT */
     int64_t min; /* 0 of none */
     int64_t max;
 } memlift_aggregate;

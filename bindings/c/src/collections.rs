@@ -7,7 +7,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use memlift::traverse::client::Client;
 use memlift::traverse::structures::{HashMap, Heap, Key, OrderedMap, hash, ordered};
+use memlift::traverse::wire::Stamp;
 
 use crate::fault::{self, Fault, free, write_boxed};
 use crate::walk::{Walks, borrow_object, bytes, copy_out, write_result};
@@ -17,6 +19,8 @@ pub struct Hash {
     walks: Walks,
     map: Mutex<HashMap>,
     handle: hash::Handle,
+    /// Stamp of the node when the map was made.
+    stamp: Stamp,
 }
 
 /// The C type `memlift_ordered` of `memlift_traverse.h`.
@@ -24,6 +28,8 @@ pub struct Ordered {
     walks: Walks,
     map: Mutex<OrderedMap>,
     handle: ordered::Handle,
+    /// Stamp of the node when the map was made.
+    stamp: Stamp,
 }
 
 /// The C type `memlift_hash_handle` of `memlift_traverse.h`.
@@ -33,6 +39,8 @@ pub struct HashHandle {
     heads: u64,
     log2: u64,
     memory: u64,
+    run: u64,
+    changes: u64,
 }
 
 /// The C type `memlift_ordered_handle` of `memlift_traverse.h`.
@@ -42,6 +50,8 @@ pub struct OrderedHandle {
     cell: u64,
     value_bytes: u64,
     memory: u64,
+    run: u64,
+    changes: u64,
 }
 
 /// The C type `memlift_key` of `memlift_traverse.h`.
@@ -72,6 +82,13 @@ fn key<'a>(key: WalkKey) -> Result<Key<'a>, Fault> {
         return Ok(Key::Number(key.number));
     }
     Ok(Key::Bytes(bytes(key.bytes, key.length, "the key")?))
+}
+
+/// Checks that an address of a handle is still the one that it was. Returns the stamp for handles that are made of it.
+fn checked(client: &mut Client, address: u64, memory: u64, stamp: Stamp) -> Result<Stamp, Fault> {
+    client.check_memory(address, memory)?;
+    client.check_stamp(address, stamp)?;
+    Ok(if stamp.run == 0 { client.stamp_of(address) } else { stamp })
 }
 
 /// Writes if a value was found, its length, and its bytes, to the addresses that the caller gave.
@@ -109,7 +126,8 @@ pub unsafe extern "C" fn memlift_hash_create(
         let walks = borrow_object(walks, "walks")?.clone();
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
         let made = HashMap::create(&mut *walks.lock()?, log2)?;
-        let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
+        let (handle, stamp) = (made.handle(), walks.lock()?.stamp_of(made.handle().heads));
+        let hash = Hash { handle, stamp, map: Mutex::new(made), walks };
         // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
         unsafe { write_boxed(map, hash, "map") }
     })
@@ -131,9 +149,13 @@ pub unsafe extern "C" fn memlift_hash_open(
         if handle.log2 > 40 {
             return Err(Fault::argument("the handle is none of a hash map"));
         }
-        walks.lock()?.check_memory(handle.heads, handle.memory)?;
+        let stamp = Stamp { run: handle.run, changes: handle.changes };
+        let stamp = {
+            let mut client = walks.lock()?;
+            checked(&mut client, handle.heads, handle.memory, stamp)?
+        };
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
-        let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
+        let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle, stamp };
         // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
         unsafe { write_boxed(map, hash, "map") }
     })
@@ -149,7 +171,9 @@ pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashH
     fault::run(|| {
         let map = borrow_object(map, "map")?;
         let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.heads));
-        write_result(handle, HashHandle { heads: at.heads, log2: at.log2.into(), memory }, "handle")
+        let Stamp { run, changes } = map.stamp;
+        let at = HashHandle { heads: at.heads, log2: at.log2.into(), memory, run, changes };
+        write_result(handle, at, "handle")
     })
 }
 
@@ -231,7 +255,7 @@ pub unsafe extern "C" fn memlift_hash_delete(
     })
 }
 
-/// Adds a number to the value of a key.
+/// Adds a number to the value of a key; both are taken for `int64_t`.
 ///
 /// # Safety
 ///
@@ -246,7 +270,7 @@ pub unsafe extern "C" fn memlift_hash_add(
 ) -> c_int {
     fault::run(|| {
         let map = borrow_object(map, "map")?;
-        let old = locked_both(map, |client, map| Ok(map.add(client, number, addend)?))?;
+        let old = locked_both(map, |client, map| Ok(map.add(client, number, addend.cast_signed())?))?;
         if let (Some(old), false) = (old, before.is_null()) {
             write_result(before, old, "before")?;
         }
@@ -268,7 +292,8 @@ pub unsafe extern "C" fn memlift_ordered_create(
     fault::run(|| {
         let walks = borrow_object(walks, "walks")?.clone();
         let made = OrderedMap::create(&mut *walks.lock()?, value_bytes)?;
-        let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
+        let (handle, stamp) = (made.handle(), walks.lock()?.stamp_of(made.handle().cell));
+        let ordered = Ordered { handle, stamp, map: Mutex::new(made), walks };
         // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
         unsafe { write_boxed(map, ordered, "map") }
     })
@@ -290,9 +315,13 @@ pub unsafe extern "C" fn memlift_ordered_open(
         if !(1..=ordered::VALUE_BYTES_MAX as u64).contains(&handle.value_bytes) {
             return Err(Fault::argument("the handle is none of an ordered map"));
         }
-        walks.lock()?.check_memory(handle.cell, handle.memory)?;
+        let stamp = Stamp { run: handle.run, changes: handle.changes };
+        let stamp = {
+            let mut client = walks.lock()?;
+            checked(&mut client, handle.cell, handle.memory, stamp)?
+        };
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
-        let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
+        let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle, stamp };
         // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
         unsafe { write_boxed(map, ordered, "map") }
     })
@@ -308,11 +337,9 @@ pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut
     fault::run(|| {
         let map = borrow_object(map, "map")?;
         let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.cell));
-        write_result(
-            handle,
-            OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64, memory },
-            "handle",
-        )
+        let Stamp { run, changes } = map.stamp;
+        let value_bytes = at.value_bytes as u64;
+        write_result(handle, OrderedHandle { cell: at.cell, value_bytes, memory, run, changes }, "handle")
     })
 }
 

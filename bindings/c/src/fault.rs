@@ -201,7 +201,8 @@ impl From<ClientError> for Fault {
             }
             ClientError::Nowhere { .. }
             | ClientError::Unreachable { .. }
-            | ClientError::OtherMemory { .. } => NO_ADDRESS,
+            | ClientError::OtherMemory { .. }
+            | ClientError::OlderLog { .. } => NO_ADDRESS,
             ClientError::Forbidden { .. } | ClientError::WrongKey { .. } => FORBIDDEN,
             ClientError::Full { .. } | ClientError::Resting { .. } => NODE_FULL,
             ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => WALK_FAILED,
@@ -210,6 +211,8 @@ impl From<ClientError> for Fault {
             ClientError::Refused { .. } => BAD_PROGRAM,
             ClientError::Corrupt { .. } => WRONG_STRUCTURE,
             ClientError::TooLong { .. }
+            | ClientError::Overflow { .. }
+            | ClientError::SumTooLarge { .. }
             | ClientError::Place(_)
             | ClientError::NotUnderWay(_)
             | ClientError::Taken { .. } => BAD_ARGUMENT,

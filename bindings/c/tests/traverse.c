@@ -104,7 +104,7 @@ static void hashes_of(memlift_walks *walks) {
     GOOD(memlift_hash_where(map, &handle));
     CHECK(handle.log2 == 7);
     GOOD(memlift_hash_open(walks, handle, &again));
-    IS(MEMLIFT_BAD_ARGUMENT, memlift_hash_open(walks, (memlift_hash_handle){handle.heads, 99, 0}, &again));
+    IS(MEMLIFT_BAD_ARGUMENT, memlift_hash_open(walks, (memlift_hash_handle){handle.heads, 99, 0, 0, 0}, &again));
     int flag;
     uint64_t before;
     size_t length;
@@ -124,6 +124,11 @@ static void hashes_of(memlift_walks *walks) {
     CHECK(!flag);
     GOOD(memlift_hash_add(again, 6, 3, &before, &flag));
     CHECK(flag && before == 12);
+    GOOD(memlift_hash_add(again, 6, (uint64_t)-5, &before, &flag));
+    CHECK(flag && before == 15);
+    IS(MEMLIFT_BAD_ARGUMENT, memlift_hash_add(again, 6, (uint64_t)INT64_MAX - 3, &before, &flag));
+    GOOD(memlift_hash_add(again, 6, 0, &before, &flag));
+    CHECK(flag && before == 10);
     GOOD(memlift_hash_add(again, 6000, 3, &before, &flag));
     CHECK(!flag);
     GOOD(memlift_hash_delete(map, (memlift_key){7, NULL, 0}, &flag));
@@ -148,7 +153,7 @@ static void ordered_of(memlift_walks *walks) {
     GOOD(memlift_ordered_create(walks, 8, &map));
     GOOD(memlift_ordered_where(map, &handle));
     GOOD(memlift_ordered_open(walks, handle, &again));
-    IS(MEMLIFT_BAD_ARGUMENT, memlift_ordered_open(walks, (memlift_ordered_handle){handle.cell, 0, 0}, &again));
+    IS(MEMLIFT_BAD_ARGUMENT, memlift_ordered_open(walks, (memlift_ordered_handle){handle.cell, 0, 0, 0, 0}, &again));
     int flag;
     int64_t value;
     for (uint64_t key = 0; key < 300; key++) {

@@ -128,7 +128,9 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
     let text = error.to_string();
     let class = match error {
         ClientError::Silent { .. } => "DeadlineExceededError",
-        ClientError::Nowhere { .. } | ClientError::OtherMemory { .. } => "NoSuchAddressError",
+        ClientError::Nowhere { .. } | ClientError::OtherMemory { .. } | ClientError::OlderLog { .. } => {
+            "NoSuchAddressError"
+        }
         ClientError::Unreachable { .. } => "NodeUnreachableError",
         ClientError::Forbidden { .. } => "ForbiddenError",
         ClientError::WrongKey { .. } => "WrongKeyError",
@@ -142,6 +144,7 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
         ClientError::Busy(_) => "NodeBusyError",
         ClientError::Refused { .. } => "BadProgramError",
         ClientError::Corrupt { .. } => "WrongStructureError",
+        ClientError::Overflow { .. } | ClientError::SumTooLarge { .. } => "UnsupportedValueError",
         ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => {
             "BadArgumentError"
         }

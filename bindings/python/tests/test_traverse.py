@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import struct
 import threading
@@ -442,6 +443,40 @@ def test_a_log_brings_a_node_back(tmp_path):
         handle = entries.handle
     with Node(memory="8M", log=log) as node, Client.connect(node) as client:
         assert HashMap.open(client, handle)[1] == 2
+
+
+def test_an_older_copy_of_a_log_is_told(tmp_path):
+    log, copy = tmp_path / "node.log", tmp_path / "copy.log"
+    place = f"127.0.0.1:{free_ports(1)[0]}"
+    with Node(memory="8M", log=log, listen=place), Client.connect(place) as client:
+        handles = []
+        for kind in (HashMap, OrderedMap, List):
+            handles.append((kind, kind.create(client, value="i8").handle))
+        HashMap.open(client, handles[0][1])[1] = 2
+        shutil.copy(log, copy)
+        later = [(kind, kind.create(client, value="i8").handle) for kind in (HashMap, OrderedMap, List)]
+        stale = Client.connect(place)
+        seen = HashMap.open(stale, later[0][1])
+        seen[1] = 3
+    shutil.copy(copy, log)
+    with Node(memory="8M", log=log, listen=place), Client.connect(place) as client:
+        secrets = [HashMap.create(client, value="i8") for _ in range(3)]
+        secrets[0][1] = 77
+        assert secrets[0].handle.heads == later[0][1].heads, "the address is given again"
+        with stale:
+            for wrong in (lambda: seen[1], lambda: seen.insert(1, 4), lambda: HashMap.create(stale, value="i8")):
+                with pytest.raises(errors.NoSuchAddressError, match="older than what the node had acknowledged"):
+                    wrong()
+        for kind, handle in later:
+            with pytest.raises(errors.NoSuchAddressError, match="older"):
+                kind.open(client, handle)
+        for kind, handle in handles:
+            opened = kind.open(client, pickle.loads(pickle.dumps(handle)))
+            assert opened.handle == handle, "it names the moment at which the collection was made"
+        assert HashMap.open(client, handles[0][1])[1] == 2
+        # A handle of an earlier release has no stamp.
+        assert HashMap.open(client, handles[0][1][:6])[1] == 2
+        assert secrets[0][1] == 77
 
 
 def test_two_nodes_of_a_map_are_one_memory(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from memlift import traverse
-from memlift.errors import BadInputError, NodeFailedError, UnsupportedValueError
+from memlift.errors import BadArgumentError, BadInputError, GoneError, NodeFailedError, UnsupportedValueError
 
 
 @pytest.fixture
@@ -191,6 +191,30 @@ def test_whole_numbers_only_are_added(client: traverse.Client) -> None:
     assert made[1] == -2
 
 
+@pytest.mark.parametrize("ttl", [None, 600])
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_a_sum_that_does_not_fit_is_refused_and_the_value_stays(
+    client: traverse.Client, kind: str, ttl: int | None
+) -> None:
+    made = traverse.HashMap.create(client, value=kind, ttl=ttl)
+    limits = np.iinfo(kind)
+    least, greatest = int(limits.min), int(limits.max)
+    numbers = [least, least + 1, 0, 1, 7, greatest // 2, greatest - 7, greatest - 1, greatest]
+    for value in numbers:
+        for addend in (0, 1, -1, 8, -8, 1 << 33, -(1 << 33), (1 << 63) - 1, -(1 << 63), (1 << 64) - 1):
+            made[1] = value
+            if kind == "i8" and addend >= 1 << 63 or not least <= value + addend <= greatest:
+                with pytest.raises(UnsupportedValueError):
+                    made.add(1, addend)
+                assert made[1] == value
+            else:
+                assert made.add(1, addend) == value and made[1] == value + addend
+    made[1] = greatest
+    with pytest.raises(UnsupportedValueError, match="the value is unchanged"):
+        made.add(1, 1)
+    assert made.add(2, 1) is None
+
+
 def test_times_are_kept_as_they_are_or_refused(client: traverse.Client) -> None:
     moment = datetime.datetime(2020, 1, 1, 0, 0, 1)
     made = traverse.HashMap.create(client, value="M8[s]")
@@ -224,6 +248,19 @@ def test_what_is_added_to_eight_bytes_has_64_bits(client: traverse.Client) -> No
     assert client.fetch_add(word, 0) == 0
 
 
+def test_a_list_adds_large_numbers_up(client: traverse.Client) -> None:
+    made = traverse.List.create(client)
+    assert made.aggregate() == (0, 0, 0, 0)
+    numbers = [1, (1 << 64) - 1, 1 << 63, 5]
+    for number in numbers:
+        made.append(number)
+    assert made.aggregate() == (4, sum(numbers), 1, (1 << 64) - 1)
+    other = traverse.List.create(client)
+    for _ in range(3):
+        other.append((1 << 63) - 1)
+    assert other.sum() == 3 * ((1 << 63) - 1)
+
+
 def test_collections_are_dropped() -> None:
     with traverse.Node(memory="16M") as node, traverse.Client.connect(node) as client:
         before = node.stats()
@@ -241,6 +278,32 @@ def test_collections_are_dropped() -> None:
         assert after["live_bytes"] == before["live_bytes"] and after["retired_bytes"] >= live
         parts = ("live_bytes", "retired_bytes", "free_bytes", "waste_bytes")
         assert sum(after[part] for part in parts) == 16 << 20
+
+
+def test_a_dropped_collection_says_so(client: traverse.Client) -> None:
+    made: list[Any] = [
+        traverse.HashMap.create(client, value="i8"),
+        traverse.HashMap.create(client, value="i8", ttl=60),
+        traverse.OrderedMap.create(client),
+    ]
+    for one in made:
+        one[1] = 2
+        one.drop()
+        for name in ("__getitem__", "__delitem__", "get", "pop"):
+            with pytest.raises(GoneError, match="dropped"):
+                getattr(one, name)(1)
+        with pytest.raises(GoneError, match="dropped"):
+            one.insert(1, 3)
+        with pytest.raises(GoneError, match="dropped"):
+            one.drop()
+        assert "dropped" in repr(one)
+    numbers = traverse.List.create(client)
+    numbers.append(1)
+    numbers.drop()
+    with pytest.raises(GoneError):
+        numbers.append(2)
+    with pytest.raises(BadArgumentError, match="expected=1.5"):
+        traverse.HashMap.create(client, expected=1.5)  # type: ignore[arg-type]
 
 
 SERVE = """

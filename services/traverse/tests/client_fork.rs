@@ -99,7 +99,7 @@ fn children_that_connect_are_other_clients() {
                     let mut client = text(Client::udp(&[at], Config::default()))?;
                     let mut map = HashMap::open(handle);
                     for _ in 0..100 {
-                        text(map.add(&mut client, 0, 1))?;
+                        text(map.add(&mut client, 0, 1_u64))?;
                     }
                     Ok(())
                 })

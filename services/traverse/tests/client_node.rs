@@ -204,9 +204,14 @@ fn play(client: &mut Client, operations: &[Operation]) {
             }
             Operation::Add(key, by) => {
                 let old = model.get(&key).copied();
+                if old.is_some_and(|old| old.checked_add(by).is_none()) {
+                    let refused = hash.add(client, key, by);
+                    assert!(matches!(refused, Err(ClientError::Overflow { .. })), "{refused:?}");
+                    continue;
+                }
                 assert_eq!(hash.add(client, key, by).expect("an answer"), old, "{operation:?}");
                 if let Some(value) = model.get_mut(&key) {
-                    *value = value.wrapping_add(by);
+                    *value += by;
                     ordered.insert(client, key, &value.to_le_bytes()).expect("room");
                 }
             }
@@ -220,7 +225,7 @@ fn play(client: &mut Client, operations: &[Operation]) {
                 let sum = right.iter().fold(0_i64, |sum, (_, value)| {
                     sum.wrapping_add(i64::from_le_bytes(value[..].try_into().expect("eight bytes")))
                 });
-                let all = ordered.aggregate(client, first..=last).expect("an answer");
+                let all = ordered.aggregate_wrapping(client, first..=last).expect("an answer");
                 assert_eq!((all.sum, all.count), (sum, right.len() as u64), "{operation:?}");
                 assert_eq!(found, right, "{operation:?}");
             }
@@ -495,7 +500,7 @@ fn each_change_happens_once_however_often_it_is_sent() {
                 let mut client = Client::connect(vec![link], config).expect("a node");
                 let mut map = HashMap::open(handle);
                 for _ in 0..60 {
-                    map.add(&mut client, 1, 1).expect("an answer").expect("it is there");
+                    map.add(&mut client, 1, 1_u64).expect("an answer").expect("it is there");
                 }
             });
         }

@@ -20,7 +20,7 @@ use memlift_traverse::transport::udp::Udp;
 
 const KEYS: u64 = 40;
 /// Versions that are read.
-const VERSIONS: &[u32] = &[4, 5];
+const VERSIONS: &[u32] = &[4, 5, 7];
 
 /// Where the maps of a log are.
 #[derive(Clone, Copy)]

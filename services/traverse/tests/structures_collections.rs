@@ -13,7 +13,7 @@ use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
 use memlift_traverse::structures::sink::{ToBytes, ToHeap};
 use memlift_traverse::structures::{
-    Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
+    Addend, Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
 };
 use proptest::prelude::*;
 
@@ -89,12 +89,21 @@ proptest! {
                     prop_assert_eq!(there, model.remove(&key).is_some());
                 }
                 Operation::Add(key, by) if !bytes => {
-                    let right = model.get_mut(&key).filter(|value| value.len() >= 8).map(|value| {
-                        let old = u64::from_le_bytes(value[..8].try_into().expect("eight bytes"));
-                        value[..8].copy_from_slice(&old.wrapping_add(by).to_le_bytes());
-                        old
-                    });
-                    prop_assert_eq!(map.add(&mut image, key, by).expect("an answer"), right);
+                    let before = |value: &mut Vec<u8>| u64::from_le_bytes(value[..8].try_into().expect("eight"));
+                    let found = model.get_mut(&key).filter(|value| value.len() >= 8);
+                    let added = map.add(&mut image, key, by);
+                    if let Some(value) = found {
+                        let old = before(value);
+                        if let Some(sum) = old.checked_add(by) {
+                            value[..8].copy_from_slice(&sum.to_le_bytes());
+                            prop_assert_eq!(added.expect("an answer"), Some(old));
+                        } else {
+                            let is_refused = matches!(added, Err(ClientError::Overflow { .. }));
+                            prop_assert!(is_refused, "{:?}", added);
+                        }
+                    } else {
+                        prop_assert_eq!(added.expect("an answer"), None);
+                    }
                 }
                 Operation::Get(key) | Operation::Add(key, _) => {
                     let text = text(key);
@@ -152,8 +161,22 @@ proptest! {
                     };
                     prop_assert_eq!(found, right);
                     if value_bytes == 8 {
-                        let found = map.aggregate(&mut image, first..=last).expect("an answer");
+                        let found = map.aggregate_wrapping(&mut image, first..=last).expect("an answer");
                         prop_assert_eq!(found, aggregate(&model, first, last));
+                        let number = |value: &Vec<u8>| i64::from_le_bytes(value[..].try_into().expect("8"));
+                        let values = model.iter().filter(|(key, _)| (first..=last).contains(*key));
+                        let sum: i128 = values.map(|(_, value)| i128::from(number(value))).sum();
+                        match map.aggregate(&mut image, first..=last) {
+                            Ok(exact) => {
+                                prop_assert_eq!(exact, found);
+                                prop_assert_eq!(i128::from(exact.sum), sum);
+                            }
+                            Err(ClientError::SumTooLarge { count, sum: told }) => {
+                                prop_assert_eq!((count, told), (found.count, sum));
+                                prop_assert!(i64::try_from(sum).is_err());
+                            }
+                            Err(error) => prop_assert!(false, "{}", error),
+                        }
                     }
                 }
             }
@@ -282,7 +305,7 @@ fn writers_of_one_chain_lose_nothing() {
                     // A key that all of them put in and take out, and one that all of them count with.
                     map.insert(&mut heap, 1000, &value).expect("room");
                     map.remove(&mut heap, 1000).expect("an answer");
-                    if map.add(&mut heap, 2000, 1).expect("an answer").is_none() {
+                    if map.add(&mut heap, 2000, 1_u64).expect("an answer").is_none() {
                         map.insert(&mut heap, 2000 + thread + 1, &value).expect("room");
                     }
                     if round % 3 == 0 {
@@ -307,6 +330,71 @@ fn writers_of_one_chain_lose_nothing() {
 }
 
 #[test]
+fn a_sum_that_does_not_fit_is_refused_and_the_value_stays() {
+    let mut image = Image::new(BASE, 1 << 20);
+    let mut map = HashMap::create(&mut image, 2).expect("room");
+    let numbers = [0, 1, 5, 1 << 31, 1 << 32, 1 << 33, 1 << 62, (1 << 62) - 1, (1 << 63) - 1];
+    let signed: Vec<i64> = numbers.iter().flat_map(|&one| [one as i64, -(one as i64), i64::MIN]).collect();
+    let unsigned: Vec<u64> = numbers.iter().flat_map(|&one: &u64| [one, u64::MAX - one, one + 1]).collect();
+    let mut check = |value: u64, addend: Addend, sum: Option<u64>| {
+        map.insert(&mut image, 1, &value.to_le_bytes()).expect("room");
+        let added = map.add(&mut image, 1, addend);
+        match (sum, added) {
+            (Some(_), Ok(Some(before))) => assert_eq!(before, value),
+            (None, Err(error @ ClientError::Overflow { .. })) => {
+                assert!(error.to_string().contains("the value is unchanged"), "{error}");
+            }
+            other => panic!("{value} {addend:?}: {other:?}"),
+        }
+        let now = map.get(&mut image, 1).expect("read");
+        assert_eq!(now, Some(sum.unwrap_or(value).to_le_bytes().to_vec()), "{value} {addend:?}");
+    };
+    for &value in &signed {
+        for &addend in &signed {
+            let sum = value.checked_add(addend).map(|sum| sum as u64);
+            check(value as u64, Addend::Signed(addend), sum);
+        }
+    }
+    for &value in &unsigned {
+        for &addend in &unsigned {
+            check(value, Addend::Unsigned(addend), value.checked_add(addend));
+            check(value, Addend::Less(addend), value.checked_sub(addend));
+        }
+    }
+}
+
+/// Of many that count past the last number at the same time, as many succeed as there is room for.
+#[test]
+fn counters_that_meet_at_the_last_number_stop_there() {
+    for (first, step, room) in [
+        (i64::MAX - 300, Addend::Signed(1), 300),
+        (i64::MIN + 7 * 100, Addend::Signed(-7), 100),
+        (-301, Addend::Unsigned(1), 300),
+        (200, Addend::Less(1), 200),
+    ] {
+        let mut heap = shared();
+        let mut map = HashMap::create(&mut heap, 0).expect("room");
+        map.insert(&mut heap, 5, &first.to_le_bytes()).expect("room");
+        let handle = map.handle();
+        let added: u64 = std::thread::scope(|scope| {
+            let count = || {
+                let mut heap = heap.clone();
+                let mut map = HashMap::open(handle);
+                let one = move |_| match map.add(&mut heap, 5, step) {
+                    Ok(Some(_)) => 1,
+                    Err(ClientError::Overflow { .. }) => 0,
+                    other => panic!("{other:?}"),
+                };
+                (0..ROUNDS).map(one).sum::<u64>()
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(added, room, "{step:?}");
+    }
+}
+
+#[test]
 fn adds_are_counted_once_each() {
     let mut heap = shared();
     let mut map = HashMap::create(&mut heap, 0).expect("room");
@@ -318,7 +406,7 @@ fn adds_are_counted_once_each() {
             scope.spawn(move || {
                 let mut map = HashMap::open(handle);
                 for _ in 0..ROUNDS {
-                    map.add(&mut heap, 5, 3).expect("an answer").expect("it is there");
+                    map.add(&mut heap, 5, 3_u64).expect("an answer").expect("it is there");
                 }
             });
         }
@@ -565,7 +653,7 @@ fn writers_that_meet_take_turns_instead_of_working_in_vain() {
     let walks = heap.ask(|image| image.walks) - before;
     // A writer whose turn comes while the machine runs others asks again: 2.7 walks for each insert were seen beside a build.
     assert!(walks < 8 * ROUNDS * 4, "{walks} walks for {} inserts", 8 * ROUNDS);
-    assert_eq!(map.aggregate(&mut heap, 0..=u64::MAX).expect("an answer").count, 8 * ROUNDS);
+    assert_eq!(map.aggregate_wrapping(&mut heap, 0..=u64::MAX).expect("an answer").count, 8 * ROUNDS);
 }
 
 #[test]

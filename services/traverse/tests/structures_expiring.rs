@@ -161,7 +161,7 @@ fn an_entry_is_gone_after_its_time_for_every_way_to_ask() {
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     assert_eq!(left(&map, &mut client, Key::Number(1)), None);
     until("the number expires", || seen.get(&mut other, 3_u64).expect("read").is_none());
-    assert_eq!(map.add(&mut client, 3, 1).expect("asked"), None, "an expired number is not added to");
+    assert_eq!(map.add(&mut client, 3, 1_u64).expect("asked"), None, "an expired number is not added to");
     assert_eq!(map.get_many(&mut client, &[Key::Number(1), Key::Number(4)]).expect("read")[0], None);
     assert_eq!(map.live_entries(&mut client).expect("read"), 2);
     assert!(!map.remove(&mut client, 1_u64).expect("removed"), "it was not there any more");
@@ -182,10 +182,10 @@ fn numbers_are_added_to_and_keep_their_time() {
     let mut client = node.client();
     let map = ExpiringMap::create(&mut client, 2, Terms { entries_max: 100, ..FOREVER }).expect("room");
     map.insert(&mut client, 7_u64, &40_u64.to_le_bytes(), Ttl::Seconds(500)).expect("room");
-    assert_eq!(map.add(&mut client, 7, 2).expect("added"), Some(40));
+    assert_eq!(map.add(&mut client, 7, 2_u64).expect("added"), Some(40));
     assert_eq!(map.get(&mut client, 7_u64).expect("read"), Some(42_u64.to_le_bytes().to_vec()));
     assert!(matches!(map.ttl(&mut client, 7_u64).expect("read"), Some(Some(490..=502))));
-    assert_eq!(map.add(&mut client, 8, 2).expect("asked"), None);
+    assert_eq!(map.add(&mut client, 8, 2_u64).expect("asked"), None);
 }
 
 #[test]

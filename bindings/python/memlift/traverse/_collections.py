@@ -21,7 +21,7 @@ import numpy as np
 
 from memlift import _native
 from memlift._sizes import in_bytes
-from memlift.errors import BadArgumentError, UnsupportedValueError, WrongStructureError
+from memlift.errors import BadArgumentError, GoneError, UnsupportedValueError, WrongStructureError
 from memlift.traverse._client import Client, Program
 from memlift.traverse._keys import LAST, Keys
 from memlift.traverse._values import Values
@@ -34,7 +34,8 @@ _PAGE = 1 << 16
 
 class HashHandle(NamedTuple):
     """Where a hash map is, and what is in it; memory: which memory the address is of, 0 if that is not to be checked; terms: where it is
-    written when entries expire, 0 if they do not."""
+    written when entries expire, 0 if they do not; stamp: what the node had acknowledged when the map was made, which a node that was started
+    with an older copy of its log does not know."""
 
     heads: int
     log2: int
@@ -42,6 +43,7 @@ class HashHandle(NamedTuple):
     value: Any
     memory: int = 0
     terms: int = 0
+    stamp: tuple[int, int] = (0, 0)
 
 
 class Limits(NamedTuple):
@@ -54,20 +56,22 @@ class Limits(NamedTuple):
 
 
 class OrderedHandle(NamedTuple):
-    """Where an ordered map is, and what is in it; memory as `HashHandle` has it."""
+    """Where an ordered map is, and what is in it; memory and stamp as `HashHandle` has them."""
 
     cell: int
     value: Any
     memory: int = 0
     key: str = "u8"
+    stamp: tuple[int, int] = (0, 0)
 
 
 class ListHandle(NamedTuple):
-    """Where a list is, and what is in it; memory as `HashHandle` has it."""
+    """Where a list is, and what is in it; memory and stamp as `HashHandle` has them."""
 
     head: int
     value: Any
     memory: int = 0
+    stamp: tuple[int, int] = (0, 0)
 
 
 class Aggregate(NamedTuple):
@@ -106,6 +110,28 @@ def _column(numbers: list[Any], kind: Any) -> np.ndarray[Any, Any]:
         return np.array(numbers, kind)
     except OverflowError:
         return np.array(numbers, object)
+
+
+class _Dropped:
+    """In place of the native object of a collection that was dropped: its memory may have other data."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise GoneError("this collection was dropped, and its memory may belong to others: make a new one")
+
+
+def _where(collection: Any) -> str:
+    """Where a collection is, for people to read."""
+    try:
+        return f"at {collection.handle[0]:#x}"
+    except GoneError:
+        return "dropped"
+
+
+def _stamped(opened: Any, stamp: tuple[int, int]) -> Any:
+    """The collection, whose handles go on to have the stamp with which it was opened."""
+    if stamp[0]:
+        opened._stamp = stamp
+    return opened
 
 
 def _kind(values: Values) -> Any:
@@ -186,6 +212,7 @@ class HashMap(MutableMapping[Any, Any]):
         self._native = native
         # Asked now: a handle is good when its client is closed.
         self._memory = client._native.memory_of(native.handle[0])
+        self._stamp = client._native.stamp_of(native.handle[0])
         self._key = key
         self._numbers = None if key in ("bytes", "str") else Keys(key)
         self._values = values
@@ -218,7 +245,9 @@ class HashMap(MutableMapping[Any, Any]):
         is ever evicted.
         """
         values = Values(value)
-        log2 = max(expected - 1, 0).bit_length()
+        if isinstance(expected, bool) or not isinstance(expected, int | np.integer):
+            raise BadArgumentError(f"expected={expected!r}: about how many entries, a whole number")
+        log2 = max(int(expected) - 1, 0).bit_length()
         if ttl is None and max_entries is None and max_bytes is None:
             return cls(client, _native.WalkHash.create(client._native, log2), _key_name(key), values)
         limits = (
@@ -231,13 +260,16 @@ class HashMap(MutableMapping[Any, Any]):
     @classmethod
     def open(cls, client: Client, handle: HashHandle | Iterable[Any]) -> Self:
         """The map that a handle names. NoSuchAddressError: its memory is gone, with all that was in it."""
-        heads, log2, key, value, memory, terms = HashHandle(*handle)
+        heads, log2, key, value, memory, terms, stamp = HashHandle(*handle)
         client._native.check_memory(heads, memory)
+        # JSON has made a list of it.
+        stamp = tuple(stamp)
+        client._native.check_stamp(heads, stamp)
         if terms:
             native: Any = _native.WalkExpiring.open(client._native, heads, log2, terms)
         else:
             native = _native.WalkHash.open(client._native, heads, log2)
-        return cls(client, native, key, Values(_dtype(value)))
+        return _stamped(cls(client, native, key, Values(_dtype(value))), stamp)
 
     @classmethod
     def load(cls, client: Client, source: Any, **options: Any) -> Self:
@@ -250,7 +282,8 @@ class HashMap(MutableMapping[Any, Any]):
     def handle(self) -> HashHandle:
         """Where it is."""
         heads, log2 = self._native.handle
-        return HashHandle(heads, log2, self._key, _kind(self._values), self._memory, self._native.terms if self._expires else 0)
+        terms = self._native.terms if self._expires else 0
+        return HashHandle(heads, log2, self._key, _kind(self._values), self._memory, terms, self._stamp)
 
     @property
     def limits(self) -> Limits | None:
@@ -396,14 +429,19 @@ class HashMap(MutableMapping[Any, Any]):
         return _filled(made, self)
 
     def add(self, key: Any, addend: int) -> int | None:
-        """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
+        """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers.
+
+        UnsupportedValueError: the sum does not fit into the value's type; the value is unchanged.
+        """
         if self._values.dtype is None or self._values.dtype.kind not in "iu" or self._values.bytes != 8:
             raise UnsupportedValueError("only values that are whole numbers of 8 bytes are added to: value='i8'")
         if isinstance(addend, bool) or not isinstance(addend, int | np.integer) or not -(1 << 63) <= int(addend) <= LAST:
             raise UnsupportedValueError(f"{addend!r} cannot be added: whole numbers of 64 bits are")
         if self._numbers is None:
             raise UnsupportedValueError("only values of a map whose keys are numbers are added to")
-        old = self._native.add(self._numbers.pack(key), int(addend) & LAST)
+        if self._values.dtype.kind == "i" and int(addend) >= 1 << 63:
+            raise UnsupportedValueError(f"{addend!r} cannot be added to signed numbers of 64 bits")
+        old = self._native.add(self._numbers.pack(key), int(addend), self._values.dtype.kind == "i")
         return None if old is None else int(np.uint64(old).astype(self._values.dtype))
 
     def __getitem__(self, key: Any) -> Any:
@@ -465,14 +503,19 @@ class HashMap(MutableMapping[Any, Any]):
         return count
 
     def drop(self) -> None:
-        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end.
+
+        This object raises GoneError from then on. Objects of other clients and processes do not know of it.
+        """
         self._native.drop()
+        self._native = _Dropped()
+        self._others.clear()
 
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
-        return f"<memlift.traverse.HashMap of {self._key} to {self._values.name}, at {self.handle.heads:#x}>"
+        return f"<memlift.traverse.HashMap of {self._key} to {self._values.name}, {_where(self)}>"
 
     def _find(self, key: Any) -> tuple[Any, int, bytes, Callable[..., Any]]:
         """The walk that finds a key, for who makes it elsewhere."""
@@ -531,6 +574,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         self._native = native
         # Asked now: a handle is good when its client is closed.
         self._memory = client._native.memory_of(native.handle[0])
+        self._stamp = client._native.stamp_of(native.handle[0])
         self._values = values
         self._keys = keys or Keys()
         self._others: dict[int, Any] = {}
@@ -552,10 +596,13 @@ class OrderedMap(MutableMapping[Any, Any]):
     @classmethod
     def open(cls, client: Client, handle: OrderedHandle | Iterable[Any]) -> Self:
         """The map that a handle names."""
-        cell, value, memory, key = OrderedHandle(*handle)
+        cell, value, memory, key, stamp = OrderedHandle(*handle)
         client._native.check_memory(cell, memory)
+        # JSON has made a list of it.
+        stamp = tuple(stamp)
+        client._native.check_stamp(cell, stamp)
         values = _fixed(_dtype(value))
-        return cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values, Keys(key))
+        return _stamped(cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values, Keys(key)), stamp)
 
     @classmethod
     def load(cls, client: Client, source: Any, **options: Any) -> Self:
@@ -567,7 +614,7 @@ class OrderedMap(MutableMapping[Any, Any]):
     @property
     def handle(self) -> OrderedHandle:
         """Where it is."""
-        return OrderedHandle(self._native.handle[0], _kind(self._values), self._memory, self._keys.name)
+        return OrderedHandle(self._native.handle[0], _kind(self._values), self._memory, self._keys.name, self._stamp)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key."""
@@ -860,14 +907,19 @@ class OrderedMap(MutableMapping[Any, Any]):
         return self.count()
 
     def drop(self) -> None:
-        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end.
+
+        This object raises GoneError from then on. Objects of other clients and processes do not know of it.
+        """
         self._native.drop()
+        self._native = _Dropped()
+        self._others.clear()
 
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
-        return f"<memlift.traverse.OrderedMap of {self._keys.name} to {self._values.name}, at {self.handle.cell:#x}>"
+        return f"<memlift.traverse.OrderedMap of {self._keys.name} to {self._values.name}, {_where(self)}>"
 
     def _find(self, key: Any) -> tuple[Any, int, bytes, Callable[..., Any]]:
         start, scratch, name = self._native.find_walk(self._keys.pack(key))
@@ -919,6 +971,7 @@ class List:
         self._native = native
         # Asked now: a handle is good when its client is closed.
         self._memory = client._native.memory_of(native.head)
+        self._stamp = client._native.stamp_of(native.head)
         self._values = values
         self._others: dict[int, Any] = {}
 
@@ -930,14 +983,17 @@ class List:
     @classmethod
     def open(cls, client: Client, handle: ListHandle | Iterable[Any]) -> Self:
         """The list that a handle names."""
-        head, value, memory = ListHandle(*handle)
+        head, value, memory, stamp = ListHandle(*handle)
         client._native.check_memory(head, memory)
-        return cls(client, _native.WalkList.open(client._native, head), Values(_dtype(value)))
+        # JSON has made a list of it.
+        stamp = tuple(stamp)
+        client._native.check_stamp(head, stamp)
+        return _stamped(cls(client, _native.WalkList.open(client._native, head), Values(_dtype(value))), stamp)
 
     @property
     def handle(self) -> ListHandle:
         """Where it is."""
-        return ListHandle(self._native.head, _kind(self._values), self._memory)
+        return ListHandle(self._native.head, _kind(self._values), self._memory, self._stamp)
 
     def _pack(self, value: Any) -> Any:
         return b"" if value is None else self._values.pack(value)
@@ -971,22 +1027,31 @@ class List:
         return count
 
     def drop(self) -> None:
-        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end.
+
+        This object raises GoneError from then on. Objects of other clients and processes do not know of it.
+        """
         self._native.drop()
+        self._native = _Dropped()
+        self._others.clear()
 
     def __bool__(self) -> bool:
         return True
 
     def aggregate(self) -> Aggregate:
-        """Count, sum, least and greatest of the numbers, computed at the nodes."""
-        return Aggregate(*self._native.sum())
+        """Count, sum, least and greatest of the numbers, computed at the nodes unless they or their sum may be beyond 63 bits."""
+        found = Aggregate(*self._native.sum())
+        if found.min >= 0 and found.count * found.max < 1 << 63:
+            return found
+        numbers = [number for number, _, _ in self._native.entries()]
+        return Aggregate(len(numbers), sum(numbers), min(numbers, default=0), max(numbers, default=0))
 
     def sum(self) -> int:
         """The sum of the numbers."""
         return self.aggregate().sum
 
     def __repr__(self) -> str:
-        return f"<memlift.traverse.List of {self._values.name}, at {self.handle.head:#x}>"
+        return f"<memlift.traverse.List of {self._values.name}, {_where(self)}>"
 
     def __reduce__(self) -> Any:
         return type(self).open, (self._client, self.handle)

@@ -15,7 +15,7 @@ use memlift::ground::region::process_mark;
 use memlift::traverse::client::{Answer, Client, ClientError, Config, Reads, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
-use memlift::traverse::wire::{Keys, Status};
+use memlift::traverse::wire::{Keys, Stamp, Status};
 use memlift_kind::apply;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -327,6 +327,20 @@ impl WalkClient {
     /// Raises an exception if the address belongs to another memory than `memory`.
     fn check_memory(&self, py: Python<'_>, address: u64, memory: u64) -> PyResult<()> {
         self.with(py, |open| open.client.check_memory(address, memory))
+    }
+
+    /// Returns the newest stamp of the node that has an address, for a handle: (start of the node, changes).
+    fn stamp_of(&self, py: Python<'_>, address: u64) -> PyResult<(u64, u64)> {
+        self.with(py, |open| {
+            let stamp = open.client.stamp_of(address);
+            Ok((stamp.run, stamp.changes))
+        })
+    }
+
+    /// Raises an exception if the node that has the address does not know what it had acknowledged.
+    fn check_stamp(&self, py: Python<'_>, address: u64, stamp: (u64, u64)) -> PyResult<()> {
+        let stamp = Stamp { run: stamp.0, changes: stamp.1 };
+        self.with(py, |open| open.client.check_stamp(address, stamp))
     }
 
     /// Adds `addend` to the number at `address`; returns the number before.

@@ -12,7 +12,8 @@ use memlift::traverse::client::{Client, ClientError, Request};
 use memlift::traverse::structures::chain::{
     Chain, HEADER_BYTES, KEY_BYTES_MAX, Key, ScannedNode, VALUE_BYTES_MAX,
 };
-use memlift::traverse::structures::{Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
+use memlift::traverse::structures::{Addend, Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -38,6 +39,18 @@ impl PyKey {
             PyKey::Bytes(bytes) => Key::Bytes(bytes),
         }
     }
+}
+
+/// Returns what is added to numbers of 64 bits.
+pub fn addend_of(addend: i128, signed: bool) -> PyResult<Addend> {
+    let fits = if signed {
+        i64::try_from(addend).map(Addend::Signed)
+    } else if addend >= 0 {
+        u64::try_from(addend).map(Addend::Unsigned)
+    } else {
+        u64::try_from(-addend).map(Addend::Less)
+    };
+    fits.map_err(|error| PyOverflowError::new_err(format!("{addend}: {error}")))
 }
 
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -267,7 +280,9 @@ impl WalkHash {
         self.client.get().with(py, |open| locked(&self.map).clear(&mut open.client))
     }
 
-    fn add(&self, py: Python<'_>, key: u64, addend: u64) -> PyResult<Option<u64>> {
+    /// Adds to a signed number, or to an unsigned one.
+    fn add(&self, py: Python<'_>, key: u64, addend: i128, signed: bool) -> PyResult<Option<u64>> {
+        let addend = addend_of(addend, signed)?;
         self.client.get().with(py, |open| locked(&self.map).add(&mut open.client, key, addend))
     }
 
@@ -394,9 +409,12 @@ impl WalkOrdered {
         Ok(found.into_iter().map(totals).collect())
     }
 
+    /// Returns the aggregate of a range; the sum wraps.
     fn aggregate(&self, py: Python<'_>, first: u64, last: u64) -> PyResult<Totals> {
         let map = &self.map;
-        self.client.get().with(py, |open| locked(map).aggregate(&mut open.client, first..=last).map(totals))
+        self.client
+            .get()
+            .with(py, |open| locked(map).aggregate_wrapping(&mut open.client, first..=last).map(totals))
     }
 
     fn insert(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {

@@ -17,7 +17,9 @@ use pyo3::types::PyBytes;
 
 use super::block::Block;
 use super::client::WalkClient;
-use super::collections::{Content, Entry, PyKey, SCAN_HEADS, as_many, columns, entries, fresh, optional};
+use super::collections::{
+    Content, Entry, PyKey, SCAN_HEADS, addend_of, as_many, columns, entries, fresh, optional,
+};
 use super::load::{copied, numbers};
 
 /// A hash map on memory nodes whose entries expire.
@@ -199,7 +201,9 @@ impl WalkExpiring {
         self.with(py, |map, client| map.clear(client))
     }
 
-    fn add(&self, py: Python<'_>, key: u64, addend: u64) -> PyResult<Option<u64>> {
+    /// Adds to a signed number, or to an unsigned one.
+    fn add(&self, py: Python<'_>, key: u64, addend: i128, signed: bool) -> PyResult<Option<u64>> {
+        let addend = addend_of(addend, signed)?;
         self.with(py, |map, client| map.add(client, key, addend))
     }
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use memlift_spec::formats::packet::MAP_BACKUP;
 
-use super::flight::Whole;
+use super::flight::{Flight, Whole};
+use super::route::Reach;
 use super::{Answer, Client, ClientError, Result, route};
 use crate::map::{Entry, MapError, State};
 use crate::transport::Peer;
@@ -18,6 +19,31 @@ use crate::wire::{FLAG_CONTINUED, Header, Kind, Packet, Status};
 
 /// Most senders (starts of nodes) that are remembered.
 const SENDERS_MAX: usize = 4096;
+
+/// Notes the stamp of an answer to a flight, which came from this link and peer.
+fn note_stamp(reaches: &mut [Reach], flight: &Flight, header: &Header, from: (usize, Peer)) {
+    let stamp = header.reply.stamp();
+    if stamp.run == 0 {
+        return;
+    }
+    let of_run = |reach: &Reach| reach.stamp.run == stamp.run;
+    let asked = Some(flight.node).filter(|node| of_run(&reaches[*node]));
+    if let Some(node) = asked.or_else(|| reaches.iter().position(of_run)) {
+        let known = &mut reaches[node].stamp.changes;
+        *known = stamp.changes.max(*known);
+        return;
+    }
+    // Another start of the node. It has compared with its log what this client knew when it sent the request.
+    let reach = &mut reaches[flight.node];
+    let is_compared = flight.request.stamp.is_none()
+        && flight.request.kind != Kind::Register
+        && flight.attempt == header.attempt
+        && flight.stamp == reach.stamp
+        && header.status != Status::Foreign;
+    if is_compared && (reach.link, reach.peer) == from {
+        reach.stamp = stamp;
+    }
+}
 
 impl Client {
     pub(super) fn finish(&mut self, sequence: u64, answer: Result<Answer>) {
@@ -54,7 +80,7 @@ impl Client {
         }
     }
 
-    pub(super) fn packet(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn packet(&mut self, bytes: &[u8], link: usize, peer: Peer) -> Result<()> {
         let Ok(packet) = self.config.keys.open(bytes) else {
             self.counts.stray += 1;
             self.note_wrong_key_hint(bytes);
@@ -75,6 +101,7 @@ impl Client {
             return Ok(());
         }
         self.heard.hear(header.session);
+        note_stamp(&mut self.reaches, flight, &header, (link, peer));
         let has_no_lease = header.kind == Kind::Answer && header.status == Status::NoLease;
         self.reaches[flight.node].has_no_lease = has_no_lease;
         if has_no_lease {
@@ -221,7 +248,12 @@ impl Client {
             Status::Foreign => {
                 let reach = &self.reaches[flight.node];
                 let (node, had, has) = (reach.name.clone(), reach.cluster, header.cluster);
-                self.finish(sequence, Err(ClientError::OtherMemory { node, had, has }));
+                let error = match had {
+                    0 => ClientError::OlderLog { node },
+                    _ if had == has => ClientError::OlderLog { node },
+                    _ => ClientError::OtherMemory { node, had, has },
+                };
+                self.finish(sequence, Err(error));
             }
             Status::NeedProgram => return self.upload(sequence),
             Status::Hops => {

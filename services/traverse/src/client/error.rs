@@ -214,6 +214,34 @@ pub enum ClientError {
         /// Number of the memory that the node has.
         has: u64,
     },
+    /// The node was started with an older copy of its log.
+    #[error(
+        "node {node}'s log is older than what the node had acknowledged: it was started with a copy, or its machine lost the log's end. \
+         What was made or changed since may be gone, and its addresses may belong to other data. Connect again, and see what is there; \
+         handles of what the log still has can be opened"
+    )]
+    OlderLog {
+        /// Name of the node.
+        node: String,
+    },
+    /// A sum does not fit into the value's eight bytes.
+    #[error(
+        "{value} and {addend} have a sum that does not fit into the value's eight bytes: the value is unchanged"
+    )]
+    Overflow {
+        /// Value that the number would be added to.
+        value: i128,
+        /// The number to be added; negative if it was to be subtracted.
+        addend: i128,
+    },
+    /// The sum of many values does not fit into 64 bits.
+    #[error("the sum of {count} values is {sum}, which does not fit into 64 bits: add parts of the range")]
+    SumTooLarge {
+        /// Number of values.
+        count: u64,
+        /// Sum of the values.
+        sum: i128,
+    },
     /// The node has forgotten the client's session, so it cannot tell if the change was made before.
     #[error(
         "node {node} has forgotten this client's session, so nobody knows whether this change was made before; it is not made now. \

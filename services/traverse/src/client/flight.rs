@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::request::Request;
 use super::session::Session;
-use crate::wire::{Header, Kind};
+use crate::wire::{Header, Kind, Stamp};
 
 /// Handle of a request, used to take its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,6 +48,8 @@ pub(super) struct Flight {
     /// Nodes' clock when the addresses in the request were read; 0: they come from no earlier request.
     pub since: u32,
     pub attempt: u32,
+    /// Stamp that the last attempt named.
+    pub stamp: Stamp,
     pub started: Instant,
     pub sent: Instant,
     pub timeout: Duration,
@@ -92,6 +94,7 @@ impl Flight {
         Flight {
             ticket,
             attempt: 0,
+            stamp: Stamp::default(),
             started: now,
             sent: now,
             timeout: Duration::ZERO,

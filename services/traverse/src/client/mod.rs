@@ -55,8 +55,8 @@ use memlift_spec::formats::trace;
 
 use crate::map::Map;
 use crate::node::WINDOW;
-use crate::transport::Transport;
-use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, other_version};
+use crate::transport::{Peer, Transport};
+use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Stamp, other_version};
 use flight::Flight;
 use route::{Reach, Routes};
 use row::ClientRow;
@@ -135,8 +135,8 @@ pub struct Client {
     counts: Counts,
     row: ClientRow,
     packet: Vec<u8>,
-    /// Bytes of received packets, one after the other, and the end of each packet.
-    arrived: (Vec<u8>, Vec<usize>),
+    /// Bytes of received packets, one after the other, and the end, link and sender of each packet.
+    arrived: (Vec<u8>, Vec<(usize, usize, Peer)>),
     wait: Wait,
     steppers: Steppers,
 }
@@ -170,6 +170,29 @@ impl Client {
             return Ok(());
         }
         Err(ClientError::OtherMemory { node: reach.name.clone(), had: memory, has: reach.cluster })
+    }
+
+    /// Returns the newest stamp of the node that has an address; the default if it is not known. A handle stores it next to the address,
+    /// for [`Client::check_stamp`].
+    pub fn stamp_of(&mut self, address: u64) -> Stamp {
+        self.routes.owner(address).map_or(Stamp::default(), |node| self.reaches[node].stamp)
+    }
+
+    /// Checks that the node which has an address still knows what it had acknowledged ([`Client::stamp_of`]).
+    ///
+    /// # Errors
+    /// [`ClientError::OlderLog`]: the address may belong to other data. [`ClientError::Silent`]: the node does not answer.
+    pub fn check_stamp(&mut self, address: u64, stamp: Stamp) -> Result<()> {
+        let node = self.route(address).unwrap_or(0);
+        let known = self.reaches.get(node).map_or(Stamp::default(), |reach| reach.stamp);
+        if stamp.run == 0 || (stamp.run == known.run && stamp.changes <= known.changes) {
+            return Ok(());
+        }
+        // A read goes to the node wherever it is by then. Memory that is not readable is none of this check's business.
+        match self.call(Request { stamp: Some(stamp), ..Request::read(address, 8) }) {
+            Ok(_) | Err(ClientError::Forbidden { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the settings that the client was connected with.
@@ -268,13 +291,13 @@ impl Client {
                     return;
                 }
                 bytes.extend_from_slice(packet);
-                ends.push(bytes.len());
+                ends.push((bytes.len(), link, peer));
             })?;
         }
         let mut start = 0;
         let mut handled = Ok(());
-        for &end in &ends {
-            handled = handled.and(self.packet(&bytes[start..end]));
+        for &(end, link, peer) in &ends {
+            handled = handled.and(self.packet(&bytes[start..end], link, peer));
             start = end;
         }
         bytes.clear();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::program::Program;
 use crate::structures::{Scratch, Walk};
-use crate::wire::{ApplyOperands, Kind, Status};
+use crate::wire::{ApplyOperands, Kind, Stamp, Status};
 use memlift_spec::formats::walk::ApplyKind;
 
 /// A request that can be sent.
@@ -23,6 +23,8 @@ pub struct Request {
     pub(super) piece: (u32, u32),
     pub(super) hash: Option<crate::wire::Hash>,
     pub(super) since: u32,
+    /// Stamp to be compared with the node's log, in place of the newest that is known.
+    pub(super) stamp: Option<Stamp>,
 }
 
 impl Request {
@@ -37,6 +39,7 @@ impl Request {
             piece: (0, 0),
             hash: None,
             since: 0,
+            stamp: None,
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use crate::map::{Address, Entry, Map, Node};
 use crate::transport::{Peer, Transport};
+use crate::wire::Stamp;
 
 /// A transport, and the nodes that are reached over it.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ pub(super) struct Reach {
     pub peer: Peer,
     /// Number of the node's memory (the cluster); 0: the node has not answered yet.
     pub cluster: u64,
+    /// Newest stamp that the node has answered with. Each request names it: a node that was started with an older copy of its log
+    /// does not know it, and refuses.
+    pub stamp: Stamp,
     /// True for a place where a replicated node may be later. Nothing is allocated there, and nothing is sent there but the question
     /// where the node is.
     pub is_backup: bool,
@@ -54,6 +58,7 @@ impl Reach {
             link,
             peer,
             cluster,
+            stamp: Stamp::default(),
             is_backup: false,
             changed: false,
             heard: None,

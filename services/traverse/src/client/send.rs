@@ -105,6 +105,7 @@ impl Client {
             self.config.routing == Routing::Bounce || ((lost || flight.crossing_lost) && !request.writes());
         let hops = if flight.bounces { 0 } else { self.config.hops };
         let program = request.program.as_ref();
+        flight.stamp = request.stamp.unwrap_or(reach.stamp);
         let header = Header {
             flags,
             hops,
@@ -128,6 +129,7 @@ impl Client {
             // A `Kind::Map` request is valid for any memory: 0 is not checked.
             cluster: if request.kind == Kind::Map { 0 } else { reach.cluster },
             session: if flight.changes() { flight.session.number } else { 0 },
+            reply: flight.stamp.reply(),
             ..Header::new(request.kind)
         };
         self.nonce += 1;

@@ -53,6 +53,15 @@ pub enum ClusterError {
         "node {0} is another process now: its backup has taken over. Start this one again, and it becomes the backup"
     )]
     Replaced(String),
+    /// The log lacks the last start of the node.
+    #[error(
+        "the log of node {name} is older than the node's last start, which the map knows: it is a copy that was made before. Put the newest \
+         log back; without it, start the node without a log, with new addresses, and load its data again"
+    )]
+    OlderLog {
+        /// Name of the node.
+        name: String,
+    },
     /// The primary does not take this process as its backup.
     #[error(
         "the primary at {primary} does not take this process as its backup: {why}. Start it again with what the primary needs"
@@ -134,8 +143,10 @@ impl Cluster {
         let recovered = replayed.records > 0;
         let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0, cluster };
         if !is_map_file {
-            wait_for_lease(&source, &join)?;
+            node.fits(&wait_for_lease(&source, &join)?, &join)?;
         }
+        // Logged before the map has it: a log without the map's last start is a copy.
+        node.begin_run(incarnation)?;
         let member = Arc::new(Member::join(source, join)?);
         let cluster = Cluster::joined(node, member, incarnation, speaker, is_map_file, (bytes, prefault))?;
         Ok((cluster, replayed))
@@ -564,6 +575,8 @@ impl Candidate<'_> {
                         replica => replica,
                     };
                     let join = self.join(node, has_state);
+                    node.fits(&shared.map(), &join)?;
+                    node.begin_run(self.incarnation)?;
                     match Member::join_replica(self.options.source.clone(), join, replica) {
                         Ok(member) => return Ok(Some((member, replica))),
                         Err(error @ MapError::Refused { .. }) if listed.is_none() => return Err(error.into()),
@@ -596,16 +609,39 @@ impl Candidate<'_> {
 
 /// Waits, a minute at most, while the map shows a node of this name as up: the last start of this node may have been killed
 /// just now.
-fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
+fn wait_for_lease(source: &Source, join: &Join) -> Result<Map, MapError> {
     let until = Instant::now() + WAIT_FOR_LEASE;
     let mut authority = source.connect()?;
     loop {
         let map = authority.read()?;
         let up = map.nodes().iter().any(|node| node.name == join.name && node.state == State::Up);
         if !up || Instant::now() >= until {
-            return Ok(());
+            return Ok(map);
         }
         authority.wait(map.epoch(), Duration::from_millis(500))?;
+    }
+}
+
+impl Node {
+    /// Checks that the log of this node has the start that the map knows.
+    fn fits(&self, map: &Map, join: &Join) -> Result<(), ClusterError> {
+        let Some(known) = map.node_named(&join.name) else { return Ok(()) };
+        let (runs, _) = self.core.history.all();
+        // Logs that earlier releases wrote have no starts.
+        let has_all = runs.is_empty() || runs.iter().any(|run| run.incarnation == known.incarnation);
+        // With another cluster's log the map refuses the node, and says so.
+        let is_of_another = join.cluster != 0 && map.cluster() != join.cluster;
+        if has_all || !join.recovered || is_of_another {
+            return Ok(());
+        }
+        Err(ClusterError::OlderLog { name: join.name.clone() })
+    }
+
+    /// Logs that a start begins, which joins the cluster with this incarnation.
+    fn begin_run(&self, incarnation: u64) -> Result<(), LogError> {
+        let mut writer = self.writer();
+        writer.begin_run(incarnation);
+        writer.commit_now()
     }
 }
 

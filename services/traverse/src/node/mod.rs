@@ -12,6 +12,7 @@ mod cluster;
 mod compact;
 mod control;
 mod gate;
+mod history;
 mod lane;
 mod log;
 mod mover;
@@ -42,6 +43,7 @@ pub use clock::{Clock, GRACE};
 pub use cluster::{Cluster, ClusterError, ClusterOptions, ReplicaEvent};
 pub use compact::{Compacted, Compacting};
 use gate::Gate;
+use history::History;
 pub use log::{Durability, LogEnd, LogError, LogReport, LogSaved, Replayed, check_log};
 pub use mover::Mover;
 pub use once::WINDOW;
@@ -179,6 +181,8 @@ struct Core {
     /// Locked while the log is compacted.
     compacting: Mutex<()>,
     clock: Arc<Clock>,
+    /// The starts of the node, and how many changes it has acknowledged.
+    history: Arc<History>,
     /// Gate of a replicated node, which holds answers until the backup has the changes.
     gate: OnceLock<Arc<Gate>>,
     /// Number of the cluster that the memory belongs to. Without a cluster it is a number of the memory itself.
@@ -241,9 +245,14 @@ impl Node {
         // A node of a cluster learns its cluster's number when it joins.
         if writer.cluster == 0 && bytes > 0 {
             writer.belongs_to(memlift_ground::region::random());
+        }
+        // A node of a cluster begins its run when it knows its incarnation.
+        if bytes > 0 {
+            writer.begin_run(0);
             writer.commit()?;
         }
-        let (clock, cluster) = (writer.clock.clone(), AtomicU64::new(writer.cluster));
+        let (clock, history) = (writer.clock.clone(), writer.history.clone());
+        let cluster = AtomicU64::new(writer.cluster);
         writer.allocator.set_grace(options.grace_s);
         let log_full = AtomicBool::new(writer.is_full());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -260,6 +269,7 @@ impl Node {
             progress: Mutex::default(),
             compacting: Mutex::default(),
             clock,
+            history,
             gate: OnceLock::new(),
             cluster,
             log_full,

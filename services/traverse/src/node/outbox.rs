@@ -226,7 +226,13 @@ impl Shard {
     /// Answers a request: the answer goes to its sender, or to the socket that a forwarded request names.
     pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
         let (to, flags) = destination(request, peer);
-        let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };
+        // An answer that another node passes on would carry the wrong node's stamp.
+        let reply = match flags & FLAG_RELAY {
+            // After a change of this turn, its packets wait for the commit of all changes so far.
+            0 => self.core.history.stamp(self.changed).reply(),
+            _ => Reply::default(),
+        };
+        let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), reply, ..answer };
         self.outbox.is_confirmed |= request.has(FLAG_CONFIRMED);
         self.post(to, answer, body);
     }

@@ -44,6 +44,7 @@ pub fn repair_log(path: &Path, to: &Path, behind: bool) -> Result<LogSaved, Node
         cluster: 0,
         declared: BTreeMap::new(),
         replica: 0,
+        history: Arc::default(),
         gate: None,
         memory,
     };

@@ -353,6 +353,13 @@ impl Shard {
             self.refuse(header, peer, Status::Foreign, "");
             return None;
         }
+        if !between_nodes
+            && !matches!(header.kind, Kind::Register | Kind::End)
+            && !self.core.history.covers(header.reply.stamp())
+        {
+            self.refuse(header, peer, Status::Foreign, "");
+            return None;
+        }
         // Session numbers contain the clock. Once a session from the future is forgotten, all others would count as older
         // and be refused.
         if header.session >> 32 > u64::from(now) {

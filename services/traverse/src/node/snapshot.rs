@@ -10,6 +10,7 @@
 use std::io;
 use std::sync::PoisonError;
 
+use super::history::Run;
 use super::log::{Change, Entry, RangeStep};
 use super::once::{Id, Known};
 use super::writer::Writer;
@@ -32,6 +33,8 @@ pub(super) struct Snapshot {
     clock: u32,
     cluster: u64,
     declared: Vec<(u64, u32)>,
+    /// All starts of the node, and the number of changes so far.
+    history: (Vec<Run>, u64),
 }
 
 impl Snapshot {
@@ -48,6 +51,7 @@ impl Snapshot {
             epoch: writer.epoch,
             clock: writer.clock.now(),
             cluster: writer.cluster,
+            history: writer.history.all(),
             declared: writer.declared.iter().map(|(address, tenant)| (*address, *tenant)).collect(),
         }
     }
@@ -98,7 +102,10 @@ impl Snapshot {
         for (tenant, upload) in programs {
             put(plain(Change::Program(tenant, upload)))?;
         }
-        put(plain(Change::Epoch(self.epoch)))
+        put(plain(Change::Epoch(self.epoch)))?;
+        // Last: the records above are no new changes.
+        let (runs, made) = self.history;
+        runs.into_iter().try_for_each(|run| put(plain(Change::Run(run, made))))
     }
 }
 

@@ -18,6 +18,7 @@ use memlift_spec::formats::walk::{ApplyKind, TERMS_BYTES};
 use super::NodeError;
 use super::clock::Clock;
 use super::gate::Gate;
+use super::history::{History, Run};
 use super::log::{Change, Durability, Entry, Log, LogError, OpenLog, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
@@ -51,6 +52,8 @@ pub struct Writer {
     pub(super) declared: BTreeMap<u64, u32>,
     /// Number of this copy of a replicated node; 0: none.
     pub(super) replica: u64,
+    /// Shared with the shards.
+    pub(super) history: Arc<History>,
     /// Gate of a replicated node, through which the backup gets all records.
     pub(super) gate: Option<Arc<Gate>>,
 }
@@ -85,6 +88,7 @@ impl Writer {
             cluster: 0,
             declared: BTreeMap::new(),
             replica: 0,
+            history: Arc::default(),
             gate: None,
         };
         let Some((mut log, path, durability)) = opened else { return Ok((writer, Replayed::default())) };
@@ -172,12 +176,14 @@ impl Writer {
             }
             Change::Cluster(cluster) => self.cluster = cluster,
             Change::Replica(replica) => self.replica = replica,
+            Change::Run(run, made) => self.history.take(run, made),
             Change::Program(tenant, upload) => {
                 let program = program_of(&upload)?;
                 registry.insert(tenant, program).map_err(|(_, reason)| reason)?;
             }
         }
         if let Some((id, known)) = entry.request {
+            self.history.count();
             self.once.note(&id, known);
         }
         Ok(())
@@ -251,8 +257,27 @@ impl Writer {
         self.record(Entry { change, request: Some((id, known)) });
     }
 
-    /// Queues a record for the log and for the backup.
+    /// Notes and logs that a start of the node begins, unless it has begun already.
+    pub(super) fn begin_run(&mut self, incarnation: u64) {
+        let (runs, from) = self.history.all();
+        if runs.last().is_some_and(|last| incarnation != 0 && last.incarnation == incarnation) {
+            return;
+        }
+        let run = Run { number: self.history.draw(), incarnation, from };
+        self.history.take(run, from);
+        self.append(Change::Run(run, from));
+    }
+
+    /// Counts a change, and queues its record.
     pub(super) fn record(&mut self, entry: Entry) {
+        if entry.request.is_some() {
+            self.history.count();
+        }
+        self.queue(entry);
+    }
+
+    /// Queues a record for the log and for the backup.
+    pub(super) fn queue(&mut self, entry: Entry) {
         if let Some(gate) = &self.gate {
             gate.record(&entry);
         }
@@ -469,7 +494,11 @@ impl Writer {
             self.logged_clock = clock;
             self.append(Change::Clock(clock));
         }
-        self.log.as_mut().map_or(Ok(true), Log::commit)
+        let is_written = self.log.as_mut().map_or(Ok(true), Log::commit)?;
+        if is_written {
+            self.history.commit();
+        }
+        Ok(is_written)
     }
 
     /// Does what [`Writer::commit`] does, for callers that cannot wait for room: a full disk is an error.

@@ -29,10 +29,55 @@ const WANTED_BYTES: usize = 52;
 const RUN: usize = 72;
 const REMOVED: usize = 80;
 const SUM: usize = 152;
+const LEFT: usize = 144;
 const LAST: usize = 184;
 const WORDS: usize = 192;
 /// Most removed nodes that one walk unlinks.
 const RUN_MAX: u64 = 8;
+
+/// A number to be added to the first eight bytes of a value, and how these are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addend {
+    /// Adds to an `i64`.
+    Signed(i64),
+    /// Adds to a `u64`.
+    Unsigned(u64),
+    /// Subtracts from a `u64`.
+    Less(u64),
+}
+
+impl From<i64> for Addend {
+    fn from(number: i64) -> Self {
+        Addend::Signed(number)
+    }
+}
+
+impl From<u64> for Addend {
+    fn from(number: u64) -> Self {
+        Addend::Unsigned(number)
+    }
+}
+
+impl Addend {
+    /// Returns the addend's bits, and the number by which `hash_add` knows how to add it.
+    fn words(self) -> (u64, u64) {
+        match self {
+            Addend::Signed(number) => (number.cast_unsigned(), 0),
+            Addend::Unsigned(number) => (number, 1),
+            Addend::Less(number) => (number, 2),
+        }
+    }
+
+    /// Returns the error that a value and this addend have no sum.
+    fn overflow(self, value: u64) -> ClientError {
+        let (value, addend) = match self {
+            Addend::Signed(number) => (i128::from(value.cast_signed()), i128::from(number)),
+            Addend::Unsigned(number) => (i128::from(value), i128::from(number)),
+            Addend::Less(number) => (i128::from(value), -i128::from(number)),
+        };
+        ClientError::Overflow { value, addend }
+    }
+}
 
 /// Key of a value: a number, or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -459,8 +504,9 @@ impl Chain {
     /// Adds to the first eight bytes of a number's value; returns their value before.
     ///
     /// # Errors
-    /// The reason that there was no answer.
-    pub fn add(self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
+    /// [`ClientError::Overflow`]: the sum does not fit, and the value is unchanged; [`ClientError::Contended`], or the reason that there was
+    /// no answer.
+    pub fn add(self, heap: &mut impl Heap, key: u64, addend: Addend) -> Result<Option<u64>> {
         Ok(self.add_found(heap, key, addend)?.map(|(old, _)| old))
     }
 
@@ -472,14 +518,22 @@ impl Chain {
         self,
         heap: &mut impl Heap,
         key: u64,
-        addend: u64,
+        addend: Addend,
     ) -> Result<Option<(u64, FoundNode)>> {
         let key = Key::Number(key);
-        let walked = heap.walk(&self.request(&shipped::HASH_ADD, key.scratch().with(FRESH, addend)))?;
-        match walked.outcome {
-            Outcome::Applied(old) => Ok(Some((old, FoundNode::of(&walked, key)))),
-            _ => Ok(None),
+        let (bits, how) = addend.words();
+        let scratch = key.scratch().with(FRESH, bits).with(LEFT, how);
+        for _ in 0..TRIES {
+            let walked = heap.walk(&self.request(&shipped::HASH_ADD, scratch.clone()))?;
+            match walked.outcome {
+                Outcome::Applied(old) => return Ok(Some((old, FoundNode::of(&walked, key)))),
+                Outcome::Done => return Err(addend.overflow(walked.scratch.word(VALUE))),
+                // Near the ends of the numbers, another client was faster.
+                Outcome::Differs(_) => {}
+                Outcome::Missing => return Ok(None),
+            }
         }
+        Err(ClientError::Contended { what: "an addition", times: TRIES })
     }
 
     /// Appends a node to the chain, whatever its key.
@@ -625,12 +679,12 @@ impl Chain {
     }
 }
 
-/// Count, sum, least and greatest of many values. Values are signed; the sum wraps.
+/// Count, sum, least and greatest of many values. Values are signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
     /// Number of values.
     pub count: u64,
-    /// Sum of the values; wraps.
+    /// Sum of the values; wraps where the function that returns it says so.
     pub sum: i64,
     /// The least value; 0 if there is none.
     pub min: i64,
@@ -642,6 +696,13 @@ impl Aggregate {
     pub(super) fn from_scratch(scratch: &Scratch, at: usize) -> Aggregate {
         let word = |index: usize| scratch.word(at + index * 8);
         Aggregate { sum: word(0) as i64, count: word(1), min: word(2) as i64, max: word(3) as i64 }
+    }
+
+    /// Returns true if the sum of so many values of this size may not fit into 64 bits.
+    #[must_use]
+    pub fn may_have_wrapped(&self) -> bool {
+        let largest = self.min.unsigned_abs().max(self.max.unsigned_abs());
+        u128::from(self.count) * u128::from(largest) >= 1 << 63
     }
 
     /// Returns the mean; `None` if there are no values.

@@ -7,7 +7,7 @@
 //! - **Owner** the handle ([`HashMap::handle`]) names the map; any number of clients open it
 //! - **Not here** growth: the number of heads is chosen when the map is made
 
-use super::chain::{Chain, Key, ScannedNode};
+use super::chain::{Addend, Chain, Key, ScannedNode};
 use super::heap::{Heap, Walk};
 use super::many::{self, Changed};
 use crate::client::{ClientError, Result};
@@ -204,9 +204,10 @@ impl HashMap {
     /// is replaced at the same time, the add counts as the earlier of the two.
     ///
     /// # Errors
-    /// The reason that there was no answer.
-    pub fn add(&mut self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
-        self.chain(Key::Number(key)).add(heap, key, addend)
+    /// [`ClientError::Overflow`]: the sum does not fit, and the value is unchanged; [`ClientError::Contended`], or the reason that there was
+    /// no answer.
+    pub fn add(&mut self, heap: &mut impl Heap, key: u64, addend: impl Into<Addend>) -> Result<Option<u64>> {
+        self.chain(Key::Number(key)).add(heap, key, addend.into())
     }
 
     /// Returns all nodes; each node that exists during the whole scan is returned once.

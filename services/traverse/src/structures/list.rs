@@ -78,7 +78,7 @@ impl List {
         self.chain.scan(heap, self.chain.0)
     }
 
-    /// Returns sum, count, least and greatest of the numbers.
+    /// Returns sum, count, least and greatest of the numbers, which are taken for signed ones; the sum wraps.
     ///
     /// # Errors
     /// The reason that there was no answer.

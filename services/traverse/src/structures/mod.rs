@@ -27,7 +27,7 @@ mod removal;
 pub mod shipped;
 pub mod sink;
 
-pub use chain::{Aggregate, Key};
+pub use chain::{Addend, Aggregate, Key};
 pub use expiring::ExpiringMap;
 pub use hash::HashMap;
 pub use heap::{Heap, Outcome, Scratch, Walk, Walked};

@@ -33,7 +33,7 @@ pub type Hash = [u8; PROGRAM_HASH_BYTES];
 /// Address for the answer, if it does not go back to the sender of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub struct Reply {
-    /// IPv6 address, or an IPv4 address mapped into IPv6; zeros: the sender's address.
+    /// IPv6 address, or an IPv4 address mapped into IPv6. Without a port: a [`Stamp`], or zeros.
     pub address: [u8; 16],
     /// UDP port; 0: the answer goes to the sender.
     pub port: u16,
@@ -50,11 +50,43 @@ impl Reply {
         Reply { address: address.octets(), port: socket.port() }
     }
 
+    /// Returns the stamp that a packet without a reply port carries; the default if it carries none.
+    #[must_use]
+    pub fn stamp(self) -> Stamp {
+        if self.port != 0 {
+            return Stamp::default();
+        }
+        let word = |at: usize| self.address[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        Stamp { run: word(0), changes: word(8) }
+    }
+
     /// Returns the socket; `None`: the answer goes to the sender.
     #[must_use]
     pub fn socket(self) -> Option<SocketAddr> {
         (self.port != 0)
             .then(|| SocketAddr::new(Ipv6Addr::from_octets(self.address).to_canonical(), self.port))
+    }
+}
+
+/// State that a node had acknowledged when it answered: the number of its start, and the number of changes.
+///
+/// - **Layout** in the reply address of packets that name no reply port: start u64, changes u64
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub struct Stamp {
+    /// Number of the node's start; 0: not known.
+    pub run: u64,
+    /// Number of changes that the node's memory has seen, over all its starts.
+    pub changes: u64,
+}
+
+impl Stamp {
+    /// Returns the reply address that carries the stamp.
+    #[must_use]
+    pub fn reply(self) -> Reply {
+        let mut address = [0; 16];
+        address[..8].copy_from_slice(&self.run.to_le_bytes());
+        address[8..].copy_from_slice(&self.changes.to_le_bytes());
+        Reply { address, port: 0 }
     }
 }
 

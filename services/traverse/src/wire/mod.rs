@@ -12,7 +12,7 @@ mod keys;
 mod kind;
 mod replay;
 
-pub use header::{ApplyOperands, Hash, Header, Packet, PacketError, Reply, other_version, used};
+pub use header::{ApplyOperands, Hash, Header, Packet, PacketError, Reply, Stamp, other_version, used};
 pub use keys::{KeyError, Keys};
 pub use kind::{Kind, Status};
 pub use memlift_spec::formats::packet::{

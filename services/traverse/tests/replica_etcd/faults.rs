@@ -8,9 +8,79 @@ use memlift_traverse::map::{MapError, State};
 use memlift_traverse::structures::HashMap;
 use rustix::process::Signal;
 
-use crate::world::{LEASE_S, MEMORY, PATIENCE, World, under_writers, wait};
+use crate::world::{Copy, LEASE_S, MEMORY, PATIENCE, World, under_writers, wait};
 
 const LEASE: Duration = Duration::from_secs(LEASE_S);
+
+fn is_older<T: std::fmt::Debug>(done: Result<T, ClientError>) {
+    assert!(matches!(done, Err(ClientError::OlderLog { .. })), "{done:?}");
+}
+
+#[test]
+fn copies_of_the_logs_of_both_processes_are_older() {
+    let Some(world) = World::start(true) else { return };
+    let [mut first, mut second] = world.two();
+    let (mut client, mut handles) = (world.client(), Vec::new());
+    let mut create = |client: &mut Client| {
+        let mut map = HashMap::create(client, 4).expect("room");
+        map.insert(client, 1, b"one").expect("inserted");
+        handles.push((map.handle(), client.stamp_of(map.handle().heads)));
+        map
+    };
+    let mut before = create(&mut client);
+    let copies = [0, 1].map(|index| world.log(index).with_extension("copy"));
+    for (index, copy) in copies.iter().enumerate() {
+        std::fs::copy(world.log(index), copy).expect("copied");
+    }
+    let mut after = create(&mut client);
+    first.kill();
+    second.kill();
+    for (index, copy) in copies.iter().enumerate() {
+        std::fs::copy(copy, world.log(index)).expect("copied back");
+    }
+    let mut processes = [world.copy(0), world.copy(1)];
+    wait("a node with a backup", || processes.iter().any(Copy::is_listed));
+    let mut other = world.client();
+    let mut secrets = HashMap::create(&mut other, 4).expect("room");
+    secrets.insert(&mut other, 1, b"another application's").expect("inserted");
+    is_older(after.get(&mut client, 1));
+    is_older(after.insert(&mut client, 2, b"two"));
+    is_older(before.get(&mut client, 1));
+    let mut new = world.client();
+    is_older(new.check_stamp(handles[1].0.heads, handles[1].1));
+    new.check_stamp(handles[0].0.heads, handles[0].1).expect("the copies have it");
+    assert_eq!(HashMap::open(handles[0].0).get(&mut new, 1).expect("read"), Some(b"one".to_vec()));
+
+    // The backup takes over: that is another start, of which the copies know nothing. Clients go on.
+    let listed = usize::from(processes[1].is_listed());
+    processes[listed].kill();
+    let last = &mut processes[1 - listed];
+    world.map(|map| world.primary_of(map) == Some(last.at));
+    new.check_stamp(handles[0].0.heads, handles[0].1).expect("the backup has it");
+    secrets.insert(&mut other, 2, b"more").expect("a client of the last primary goes on");
+    last.kill();
+    std::fs::copy(&copies[1 - listed], world.log(1 - listed)).expect("copied back");
+    let last = world.copy(1 - listed);
+    wait("a word about it", || last.said().contains("no copy of the node is up"));
+}
+
+#[test]
+fn a_replicated_node_does_not_start_with_a_log_from_before_its_last_start() {
+    let Some(world) = World::start(true) else { return };
+    let mut alone = world.copy(0);
+    world.map(|map| world.primary_of(map) == Some(alone.at));
+    let copy = world.log(0).with_extension("copy");
+    std::fs::copy(world.log(0), &copy).expect("copied");
+    alone.kill();
+    world.map(|map| world.primary_of(map).is_none());
+    let mut again = world.copy(0);
+    world.map(|map| world.primary_of(map) == Some(again.at));
+    again.kill();
+    std::fs::copy(&copy, world.log(0)).expect("copied back");
+    let mut older = world.copy(0);
+    wait("its end", || older.has_ended());
+    assert!(older.said().contains("older than the node's last start"), "{}", older.said());
+}
 
 #[test]
 fn a_silent_address_of_a_node_is_gone_round_and_a_node_that_is_down_is_told() {

@@ -6,6 +6,7 @@
 //!   bytes stored, the addresses allocated), so an entry may be replayed over memory that already contains it
 //! - **Not here** the framing of an entry as a record of a file (`frame`)
 
+use super::super::history::Run;
 use super::super::once::{Id, Known, Outcome};
 use super::Durability;
 use crate::wire::{ApplyOperands, Status};
@@ -54,6 +55,8 @@ pub enum Change {
     Replica(u64),
     /// A node has opened the log: the machine's boot id, and the durability of the records that follow.
     Start([u8; 16], Durability),
+    /// A start of the node, and the number of changes until now.
+    Run(Run, u64),
 }
 
 /// Steps that a stretch of addresses of a node can go through.
@@ -105,6 +108,7 @@ impl Entry {
         match self.change {
             Change::Declare(..) | Change::Undeclare(..) => 5,
             Change::Replica(..) => 6,
+            Change::Run(..) => 7,
             _ => 4,
         }
     }
@@ -203,6 +207,10 @@ impl Entry {
                 to.push(19);
                 words(to, &[*replica]);
             }
+            Change::Run(run, made) => {
+                to.push(20);
+                words(to, &[run.number, run.incarnation, run.from, *made]);
+            }
             Change::Start(boot, durability) => {
                 to.push(13);
                 to.extend_from_slice(boot);
@@ -281,6 +289,10 @@ impl Entry {
             17 => Change::Declare(rest.tenant()?, rest.word()?),
             18 => Change::Undeclare(rest.word()?),
             19 => Change::Replica(rest.word()?),
+            20 => {
+                let run = Run { number: rest.word()?, incarnation: rest.word()?, from: rest.word()? };
+                Change::Run(run, rest.word()?)
+            }
             _ => return None,
         };
         if rest.0.is_empty() {

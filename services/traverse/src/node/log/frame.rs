@@ -24,7 +24,7 @@ const FRAME_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
 /// The versions that this crate reads. A log begins with the first one, and gets the next with the first entry that needs it
 /// ([`Entry::version`]), so that a release that does not know the entry refuses the log instead of cutting it off there.
-pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 4..=6;
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 4..=7;
 /// Bytes of the longest entry: an allocator's data about a range.
 const ENTRY_BYTES_MAX: usize = 1 << 31;
 /// Bytes of the file that a search for records reads at a time.

@@ -22,7 +22,7 @@ use super::{Durability, Log, LogError, is_full, lock};
 /// Records found in a log at a node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Number of records, without those that only note a start of a node.
+    /// Number of records, without those that only note a start of a node, or the time.
     pub records: u64,
     /// Bytes that a crash had left at the end, and that were cut off.
     pub cut_bytes: u64,
@@ -176,7 +176,10 @@ impl OpenLog {
         let logged_bytes = &mut self.logged_bytes;
         let mut records = 0;
         let each = |record: Record| {
-            records += u64::from(!matches!(record.entry.change, Change::Start(..)));
+            records += u64::from(!matches!(
+                record.entry.change,
+                Change::Start(..) | Change::Run(..) | Change::Clock(..)
+            ));
             if let Change::RangeStep(RangeStep::Grow, _, bytes) = record.entry.change {
                 *logged_bytes += bytes;
             }

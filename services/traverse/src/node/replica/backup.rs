@@ -199,7 +199,8 @@ impl Taker<'_> {
             writer
                 .again(again, &mut registry)
                 .map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what))?;
-            writer.record(entry);
+            // Counted when it was carried out.
+            writer.queue(entry);
         }
         drop((registry, writer));
         self.commit()?;

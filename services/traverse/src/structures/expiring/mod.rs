@@ -19,7 +19,7 @@ pub use stamp::USED_UNIT_S;
 pub use sweep::{Sweep, Swept};
 pub use terms::Terms;
 
-use super::chain::{self, Chain, FoundNode, HEADER_BYTES, Inserted, Key, TRIES, node_bytes};
+use super::chain::{self, Addend, Chain, FoundNode, HEADER_BYTES, Inserted, Key, TRIES, node_bytes};
 use super::hash::{self, HashMap};
 use super::heap::{Heap, Scratch, Swap, Walked};
 use super::many::{self, Changed};
@@ -388,9 +388,14 @@ impl ExpiringMap {
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn add(&self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
-        let Some((old, node)) = self.chain(Key::Number(key)).add_found(heap, key, addend)? else {
-            return Ok(None);
+    pub fn add(&self, heap: &mut impl Heap, key: u64, addend: impl Into<Addend>) -> Result<Option<u64>> {
+        let addend = addend.into();
+        let (old, node) = match self.chain(Key::Number(key)).add_found(heap, key, addend) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            // An expired number is none.
+            Err(ClientError::Overflow { .. }) if self.get(heap, key)?.is_none() => return Ok(None),
+            Err(error) => return Err(error),
         };
         // Read after the addition: that of an expired entry changes what nobody sees.
         let (stamp, at) = read_stamp(heap, &node)?;

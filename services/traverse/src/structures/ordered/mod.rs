@@ -40,6 +40,8 @@ const PATHS: usize = 1024;
 const STRIDE: usize = 16;
 /// Average number of keys in a leaf, for maps that were filled in any order.
 const LEAF_KEYS: u64 = 11;
+/// Pairs that are read at a time to be added here.
+const PAGE: u64 = 1 << 16;
 /// Nodes that are dropped together.
 const DROP_NODES: usize = 64;
 
@@ -224,11 +226,58 @@ impl OrderedMap {
     }
 
     /// Returns sum, count, least and greatest of the values of a range, all from one version of the map. Values are signed
-    /// numbers.
+    /// numbers. A sum that may have wrapped at the node is added again here, page by page.
+    ///
+    /// # Errors
+    /// [`ClientError::SumTooLarge`]; [`ClientError::TooLong`] if values are not numbers of 8 bytes, or the reason that there was no answer.
+    pub fn aggregate(&self, heap: &mut impl Heap, keys: RangeInclusive<u64>) -> Result<Aggregate> {
+        let found = self.aggregate_wrapping(heap, keys.clone())?;
+        self.unwrapped(heap, keys, found)
+    }
+
+    /// Returns the aggregate of a range; if its sum may have wrapped, that of the values as they are now.
+    fn unwrapped(
+        &self,
+        heap: &mut impl Heap,
+        keys: RangeInclusive<u64>,
+        found: Aggregate,
+    ) -> Result<Aggregate> {
+        if !found.may_have_wrapped() {
+            return Ok(found);
+        }
+        let (mut exact, mut sum) =
+            (Aggregate { min: i64::MAX, max: i64::MIN, ..Aggregate::default() }, 0_i128);
+        let (mut first, last) = keys.into_inner();
+        loop {
+            let page = self.range(heap, first..=last, PAGE)?;
+            for (_, value) in &page {
+                let value = value.as_slice().try_into().map_or(0, i64::from_le_bytes);
+                sum += i128::from(value);
+                exact = Aggregate {
+                    count: exact.count + 1,
+                    min: exact.min.min(value),
+                    max: exact.max.max(value),
+                    ..exact
+                };
+            }
+            match page.last() {
+                Some(&(at, _)) if at < last => first = at + 1,
+                _ => break,
+            }
+        }
+        if exact.count == 0 {
+            return Ok(Aggregate::default());
+        }
+        let count = exact.count;
+        let sum = i64::try_from(sum).map_err(|_| ClientError::SumTooLarge { count, sum })?;
+        Ok(Aggregate { sum, ..exact })
+    }
+
+    /// Returns what [`OrderedMap::aggregate`] does, with a sum that wraps.
     ///
     /// # Errors
     /// [`ClientError::TooLong`] if values are not numbers of 8 bytes, or the reason that there was no answer.
-    pub fn aggregate(&self, heap: &mut impl Heap, keys: RangeInclusive<u64>) -> Result<Aggregate> {
+    pub fn aggregate_wrapping(&self, heap: &mut impl Heap, keys: RangeInclusive<u64>) -> Result<Aggregate> {
         if !self.handle.inline() {
             let bytes = self.handle.value_bytes;
             return Err(ClientError::TooLong { what: "numbers to add", bytes, most: 8 });
@@ -240,10 +289,10 @@ impl OrderedMap {
     }
 
     /// Returns the aggregates of many ranges, with as many walks in flight as the heap allows; each is from one version of
-    /// the map.
+    /// the map, and its sum wraps.
     ///
     /// # Errors
-    /// The errors of [`OrderedMap::aggregate`].
+    /// The errors of [`OrderedMap::aggregate_wrapping`].
     pub fn aggregate_many(
         &self,
         heap: &mut impl Heap,
