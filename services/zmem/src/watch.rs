@@ -19,6 +19,7 @@
 //! - **Not here** eviction (the pager), the end of the job (`memlift run`)
 
 mod cache;
+#[expect(unsafe_code, reason = "compares two processes by a system call")]
 mod resident;
 mod usage;
 

@@ -20,18 +20,30 @@ pub struct Size {
     pub shared: i64,
     /// Bytes of page tables.
     pub tables: i64,
+    /// The process's parent.
+    pub parent: u32,
 }
 
 /// Returns the resident bytes of a process according to the kernel's counters.
 pub fn size(pid: u32) -> Option<Size> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok()).unwrap_or(0);
     let field = |name| field(&status, name).unwrap_or(0);
     Some(Size {
+        parent,
         anonymous: field("RssAnon:"),
         files: field("RssFile:"),
         shared: field("RssShmem:"),
         tables: field("VmPTE:"),
     })
+}
+
+/// Returns true if two processes have the same memory, as a child of `vfork` or `posix_spawn` has its parent's until its exec. Every size of such a
+/// child is its parent's. False if the kernel does not say.
+pub fn shares_memory(one: u32, other: u32) -> bool {
+    const MEMORY: i32 = 1;
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, MEMORY, 0, 0) == 0 }
 }
 
 /// Returns the resident bytes of a process, where each page is divided by the number of processes that map it.
@@ -115,6 +127,43 @@ mod tests {
             ARENA_BASE + 0x10000
         );
         assert_eq!(arena_of(&smaps), 8192);
+    }
+
+    extern "C" fn sleep_and_end(_: *mut libc::c_void) -> i32 {
+        let time = libc::timespec { tv_sec: 3, tv_nsec: 0 };
+        // SAFETY: the time lives over the first call; the second ends this process alone.
+        unsafe {
+            libc::syscall(libc::SYS_nanosleep, &raw const time, 0);
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        0
+    }
+
+    #[test]
+    fn a_child_of_vfork_has_its_parents_memory() {
+        let own = std::process::id();
+        let parent = std::thread::spawn(|| {
+            let mut stack = vec![0u128; 4096];
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            // SAFETY: the stack is the child's alone, as this thread waits until the child has ended.
+            let child = unsafe {
+                libc::clone(sleep_and_end, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut())
+            };
+            // SAFETY: the child is this thread's; no status is wanted.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        });
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        let sharing = || family(own).into_iter().any(|pid| pid != own && shares_memory(pid, own));
+        while !parent.is_finished() && !sharing() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let found = sharing();
+        assert!(!shares_memory(sleeper.id(), own));
+        sleeper.kill().expect("it can be killed");
+        sleeper.wait().expect("it is reaped");
+        parent.join().expect("the thread ends");
+        // A kernel without the call says nothing.
+        assert!(found || !shares_memory(own, own));
     }
 
     #[test]

@@ -147,7 +147,12 @@ impl Usage {
     fn resident(&mut self, registry: &Registry, block: usize) -> i64 {
         let mut pids: HashSet<u32> = self.family.iter().copied().filter(|pid| *pid != self.root).collect();
         pids.extend(registry.processes(block).filter_map(crate::block::Slot::pid));
-        let sizes: Vec<resident::Size> = pids.iter().filter_map(|pid| resident::size(*pid)).collect();
+        let mut sizes: Vec<(u32, resident::Size)> =
+            pids.iter().filter_map(|pid| Some((*pid, resident::size(*pid)?))).collect();
+        // A child that was started by vfork or posix_spawn has its parent's memory until its exec.
+        let started = |size: &resident::Size| size.parent == self.root || pids.contains(&size.parent);
+        sizes.retain(|(pid, size)| !(started(size) && resident::shares_memory(*pid, size.parent)));
+        let (pids, sizes): (Vec<u32>, Vec<resident::Size>) = sizes.into_iter().unzip();
         let files = sizes.iter().map(|size| size.files).max().unwrap_or(0);
         let own: i64 = sizes.iter().map(|size| size.anonymous + size.shared + size.tables).sum();
         if sizes.len() < 2 {
