@@ -12,6 +12,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use memlift_zmem::descriptor;
 use memlift_zmem::lock::Lock;
 use memlift_zmem::mapping::Mapping;
 use memlift_zmem::pager::Pager;
@@ -90,6 +91,12 @@ pub fn hook() {
     guard();
     rings::learn();
     with_room(|room| {
+        if !can_read_process() {
+            words::die(&[
+                c"memlift: the process has as many descriptors as it may have (RLIMIT_NOFILE), or no /proc: this library cannot see ",
+                c"what its memory is used for; a higher limit, or run it without memlift\n",
+            ]);
+        }
         await_masks(room);
         texts(room);
         put(if filter::inherited() { Scope::Image } else { Scope::All }, room);
@@ -114,7 +121,22 @@ pub fn active() -> bool {
 
 fn open(path: *const u8, flags: i32) -> Option<usize> {
     // SAFETY: the path ends with a zero byte.
-    usize::try_from(unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags | libc::O_CLOEXEC) }).ok()
+    let open = || unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags | libc::O_CLOEXEC) };
+    usize::try_from(descriptor::open(open)).ok()
+}
+
+/// Returns true if the folders and files that describe this process can be read.
+fn can_read_process() -> bool {
+    let Some(folder) = open(c"/proc/self/task".as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
+        return false;
+    };
+    // While one is read, others are opened.
+    let file = open(c"/proc/self/maps".as_ptr().cast(), libc::O_RDONLY);
+    if let Some(file) = file {
+        close(file);
+    }
+    close(folder);
+    file.is_some()
 }
 
 fn read(fd: usize, target: &mut [u8]) -> usize {

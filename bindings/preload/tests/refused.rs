@@ -65,6 +65,22 @@ fn a_filter_of_the_programs_own_ends_it_in_words_or_not_at_all() {
 }
 
 #[test]
+fn a_process_without_a_free_descriptor_is_whole_or_ends_in_words() {
+    for (late, mask) in [("0", ""), ("1", ""), ("0", "uffd"), ("1", "uffd")] {
+        let job = Job::new(56 * MIB);
+        let mut command = job.command(job::compile("full"));
+        let output =
+            command.args(["40", "64", late]).env("MEMLIFT_DISABLE", mask).output().expect("it starts");
+        assert_eq!(job::content("full", &[late, mask], &output), "right\n");
+    }
+    let job = Job::new(36 * MIB);
+    let output = job.command(job::compile("full")).args(["40", "20", "0"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("RLIMIT_NOFILE"), "{said}");
+}
+
+#[test]
 fn a_limit_on_address_space_ends_it_in_words_or_not_at_all() {
     for limit in [96, 128, 192, 256, 320, 512, 768, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20] {
         let bytes = (limit * MIB) as u64;

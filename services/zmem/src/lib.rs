@@ -19,6 +19,8 @@
 //!   runs inside signal handlers of foreign programs.
 #![deny(unsafe_code)]
 
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod descriptor;
 #[expect(unsafe_code, reason = "maps memory and hands out parts of it")]
 pub mod mapping;
 #[expect(unsafe_code, reason = "waits on words in shared memory")]

@@ -123,10 +123,14 @@ impl Uffd {
     ///
     /// The kernel's error number: EPERM (seccomp, sysctl), ENOSYS, or EINVAL (the kernel lacks a feature).
     pub fn open(&self, flags: i32, features: u64) -> Result<(), Errno> {
-        // SAFETY: the call takes no pointer.
-        let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) } as i32;
+        let result = crate::descriptor::open(|| {
+            // SAFETY: the call takes no pointer.
+            let opened = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) };
+            if opened == -1 { -(errno() as isize) } else { opened as isize }
+        });
+        let descriptor = result as i32;
         if descriptor < 0 {
-            return Err(errno());
+            return Err(-descriptor as Errno);
         }
         self.close();
         self.descriptor.store(descriptor, Ordering::Release);

@@ -103,9 +103,12 @@ pub(super) fn drop_ranges(ranges: &[Range]) -> bool {
 
 /// Opens a file.
 pub(super) fn open(path: &std::ffi::CStr, flags: i32) -> Result<i32, Errno> {
-    // SAFETY: the path ends with a zero byte.
-    let descriptor = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    outcome(descriptor).map(|()| descriptor as i32)
+    let result = crate::descriptor::open(|| {
+        // SAFETY: the path ends with a zero byte.
+        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+        if opened == -1 { -(errno() as isize) } else { opened as isize }
+    });
+    if result < 0 { Err(-result as Errno) } else { Ok(result as i32) }
 }
 
 /// Closes a descriptor that the pager has opened.
