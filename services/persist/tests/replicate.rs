@@ -3,14 +3,14 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use memlift_persist::kv::Kv;
-use memlift_persist::replicate::{ReplicaOptions, Restored, parse_utc, restore};
+use memlift_persist::replicate::{self, ReplicaOptions, Restored, parse_utc, restore};
 use memlift_persist::{
     BackupOptions, Domain, Durability, Error, Mechanism, Options, Pool, TxOptions, View, check,
 };
@@ -573,6 +573,75 @@ time.sleep(3600)
     ];
     let folder = tempfile::tempdir().expect("a folder");
     kills(folder.path(), "s3://words/served", &environment);
+}
+
+/// The same in a store that the environment names, an emulator for instance: MEMLIFT_TEST_STORE=az://words/served with Azurite's settings.
+#[test]
+#[ignore = "soak"]
+fn soak_nothing_replicated_is_lost_in_the_store_that_the_environment_names() {
+    let Ok(place) = std::env::var("MEMLIFT_TEST_STORE") else {
+        return println!("not run: MEMLIFT_TEST_STORE names no store");
+    };
+    kills(tempfile::tempdir().expect("a folder").path(), &place, &[]);
+}
+
+/// Asks a store in a process of its own.
+#[test]
+#[ignore = "a child of `stores_are_asked_by_plain_http_where_the_environment_allows_it`"]
+fn asking_child() {
+    let Ok(place) = std::env::var("MEMLIFT_TEST_REPLICA") else { return };
+    assert!(replicate::history(&place, || true).is_err(), "the store refuses everything");
+}
+
+#[test]
+fn stores_are_asked_by_plain_http_where_the_environment_allows_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = format!("http://{}", listener.local_addr().expect("bound"));
+    listener.set_nonblocking(true).expect("set");
+    let account = format!(
+        r#"{{"gcs_base_url":"{address}","disable_oauth":true,"client_email":"","private_key":"","private_key_id":""}}"#
+    );
+    let stores: [(&str, &str, &[(&str, &str)]); 3] = [
+        (
+            "s3://words/kv",
+            "AWS_ALLOW_HTTP",
+            &[("AWS_ENDPOINT", &address), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")],
+        ),
+        (
+            "az://words/kv",
+            "AZURE_ALLOW_HTTP",
+            &[
+                ("AZURE_STORAGE_ENDPOINT", &address),
+                ("AZURE_STORAGE_ACCOUNT_NAME", "a"),
+                ("AZURE_STORAGE_ACCOUNT_KEY", "YQ=="),
+            ],
+        ),
+        ("gs://words/kv", "GOOGLE_ALLOW_HTTP", &[("GOOGLE_SERVICE_ACCOUNT_KEY", &account)]),
+    ];
+    for (place, allows, environment) in stores {
+        for allowed in ["true", "false"] {
+            let mut child = child_of("asking_child", Path::new(""), place, environment);
+            let mut child = child.env(allows, allowed).stdout(Stdio::null()).spawn().expect("started");
+            let mut asked = 0;
+            let status = loop {
+                // Whoever connects is refused, and does not try again.
+                while let Ok((mut stream, _)) = listener.accept() {
+                    stream.set_nonblocking(false).expect("set");
+                    let mut request = [0; 4096];
+                    let read = stream.read(&mut request).expect("a request");
+                    asked += u32::from(request[..read].starts_with(b"GET /"));
+                    let reply = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    stream.write_all(reply).expect("sent");
+                }
+                if let Some(status) = child.try_wait().expect("a child") {
+                    break status;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            assert!(status.success(), "{place}");
+            assert_eq!(asked > 0, allowed == "true", "{place}: {allowed}");
+        }
+    }
 }
 
 /// Restores in a process of its own: the store's settings are in its environment.

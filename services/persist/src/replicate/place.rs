@@ -199,6 +199,15 @@ impl Place {
         let retry = RetryConfig { max_retries: 3, retry_timeout: RETRY_TIME, ..RetryConfig::default() };
         let client = ClientOptions::new().with_timeout(REQUEST_TIME).with_connect_timeout(CONNECT_TIME);
         let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|error| odd(&error.to_string()))?;
+        // The environment may allow plain HTTP: options replace what it says.
+        let plain = match scheme {
+            ObjectStoreScheme::AmazonS3 => Some("AWS_ALLOW_HTTP"),
+            ObjectStoreScheme::GoogleCloudStorage => Some("GOOGLE_ALLOW_HTTP"),
+            ObjectStoreScheme::MicrosoftAzure => Some("AZURE_ALLOW_HTTP"),
+            _ => None,
+        };
+        let allows = |value: String| value.eq_ignore_ascii_case("true") || value == "1";
+        let client = client.with_allow_http(plain.is_some_and(|name| std::env::var(name).is_ok_and(allows)));
         let (store, prefix): (Box<dyn ObjectStore>, Path) = match (scheme, &folder) {
             (_, Some(folder)) => {
                 let failed = crate::fresh::file_error("use the folder of the replica", folder);
@@ -211,10 +220,7 @@ impl Place {
                 (Box::new(store), Path::default())
             }
             (ObjectStoreScheme::AmazonS3, _) => {
-                // The environment may allow plain HTTP: options replace what it says.
-                let plain = std::env::var("AWS_ALLOW_HTTP")
-                    .is_ok_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
-                let builder = AmazonS3Builder::from_env().with_client_options(client).with_allow_http(plain);
+                let builder = AmazonS3Builder::from_env().with_client_options(client);
                 (
                     Box::new(builder.with_url(parsed.as_str()).with_retry(retry).build().map_err(refused)?),
                     path,
