@@ -585,6 +585,9 @@ fn soak_nothing_replicated_is_lost_in_the_store_that_the_environment_names() {
     kills(tempfile::tempdir().expect("a folder").path(), &place, &[]);
 }
 
+/// Name and value of a variable of the environment.
+type Setting<'a> = (&'a str, &'a str);
+
 /// Asks a store in a process of its own.
 #[test]
 #[ignore = "a child of `stores_are_asked_by_plain_http_where_the_environment_allows_it`"]
@@ -601,7 +604,7 @@ fn stores_are_asked_by_plain_http_where_the_environment_allows_it() {
     let account = format!(
         r#"{{"gcs_base_url":"{address}","disable_oauth":true,"client_email":"","private_key":"","private_key_id":""}}"#
     );
-    let stores: [(&str, &str, &[(&str, &str)]); 3] = [
+    let stores: [(&str, &str, &[Setting<'_>]); 3] = [
         (
             "s3://words/kv",
             "AWS_ALLOW_HTTP",
