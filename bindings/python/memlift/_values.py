@@ -77,8 +77,6 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
 
 def _exact(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     cls = type(value)
-    if cls is _native.Ref:
-        return "ref", bytes(value)
     if issubclass(cls, np.generic):
         return _dtypes.reduce_scalar(value)
     if issubclass(cls, np.ndarray):

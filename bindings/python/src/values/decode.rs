@@ -5,12 +5,16 @@
 //!   must lie in the received memory and be exactly as long as its type and shape require.
 //! - **Owner** arrays are views of `slot`; bytes are copied.
 
-use super::{ALIGN, ARGUMENTS, Allow, DEPTH_MAX, DESCRIPTION_MAX, END, HEAD_BYTES, MAGIC, helpers, tag};
+use super::{
+    ALIGN, ARGUMENTS, Allow, DEPTH_MAX, DESCRIPTION_MAX, END, HEAD_BYTES, MAGIC, REF, helpers, ref_class, tag,
+};
 use crate::convert::{array_class, numpy};
 use crate::errors::corrupt;
 use crate::exit::Inside;
 use crate::slot::Slot;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
 };
@@ -21,6 +25,29 @@ struct Decoder<'a, 'py> {
     slot: &'a Bound<'py, Slot>,
     pieces_at: u64,
     allow: Allow,
+}
+
+/// One of numpy's types that most arrays have.
+pub(super) struct CommonType {
+    pub(super) dtype: Py<PyAny>,
+    pub(super) name: String,
+    itemsize: u64,
+}
+
+/// Returns the types that most arrays have. numpy has one object for each of them.
+pub(super) fn common_types(py: Python<'_>) -> PyResult<&Vec<CommonType>> {
+    static COMMON: PyOnceLock<Vec<CommonType>> = PyOnceLock::new();
+    COMMON.get_or_try_init(py, || {
+        ["f4", "f8", "u1", "i8", "i4", "b1", "f2", "i1", "u2", "i2", "u4", "u8", "c8", "c16"]
+            .iter()
+            .map(|name| {
+                let dtype = numpy(py)?.call_method1("dtype", (name,))?;
+                let (name, itemsize) =
+                    (dtype.getattr("str")?.extract()?, dtype.getattr("itemsize")?.extract()?);
+                PyResult::Ok(CommonType { dtype: dtype.unbind(), name, itemsize })
+            })
+            .collect()
+    })
 }
 
 /// Decodes the value in a slot.
@@ -193,17 +220,28 @@ impl<'py> Decoder<'_, 'py> {
                     return Err(corrupt(py, "with the end of a stream inside of a value"));
                 }
                 let inner = self.value(depth + 1)?;
+                if kind == REF
+                    && inner.is_exact_instance_of::<PyBytes>()
+                    && let Ok(reference) = ref_class(py)?.call1((&inner,))
+                {
+                    return Ok(reference);
+                }
                 helpers(py)?.call_method1("restore", (kind, inner, self.allow.pickle))?
             }
             other => return Err(corrupt(py, &format!("with a value of kind {other}"))),
         })
     }
 
-    /// Reads one of numpy's plain types by its name: order, kind, bytes, and a unit for times.
-    fn dtype(&mut self) -> PyResult<Bound<'py, PyAny>> {
+    /// Reads one of numpy's plain types by its name: order, kind, bytes, and a unit for times. Returns it and the bytes of an element.
+    fn dtype(&mut self) -> PyResult<(Bound<'py, PyAny>, u64)> {
         let py = self.py;
         let length = usize::from(self.byte()?);
-        let name = self.text(length)?;
+        let name = self.take(length)?;
+        if let Some(common) = common_types(py)?.iter().find(|common| common.name.as_bytes() == name) {
+            return Ok((common.dtype.bind(py).clone(), common.itemsize));
+        }
+        let name =
+            String::from_utf8(name.to_vec()).map_err(|_| corrupt(py, "with text that is not UTF-8"))?;
         let mut letters = name.bytes();
         let ordered = letters.next().is_some_and(|order| b"<>|=".contains(&order));
         let kind = letters.next().unwrap_or(0);
@@ -217,16 +255,18 @@ impl<'py> Decoder<'_, 'py> {
             return Err(corrupt(py, &format!("with an array of type {name:?}")));
         }
         let bad_type = |_| corrupt(py, &format!("with an array of type {name:?}"));
-        numpy(py)?.call_method1("dtype", (&name,)).map_err(bad_type)
+        let dtype = numpy(py)?.call_method1("dtype", (&name,)).map_err(bad_type)?;
+        let itemsize = dtype.getattr("itemsize")?.extract()?;
+        Ok((dtype, itemsize))
     }
 
     /// Reads a numpy scalar whose bytes follow.
     fn scalar(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
-        let dtype = self.dtype()?;
+        let (dtype, itemsize) = self.dtype()?;
         let length = self.count(1)?;
         let bytes = PyBytes::new(py, self.take(length)?);
-        if dtype.getattr("itemsize")?.extract::<usize>()? != length {
+        if itemsize != length as u64 {
             return Err(corrupt(py, "with a scalar of another length"));
         }
         let class = array_class(py)?;
@@ -239,8 +279,7 @@ impl<'py> Decoder<'_, 'py> {
 
     fn array(&mut self, scalar: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
-        let dtype = self.dtype()?;
-        let itemsize: u64 = dtype.getattr("itemsize")?.extract()?;
+        let (dtype, itemsize) = self.dtype()?;
         let fortran = match self.byte()? {
             0 => false,
             1 => true,
@@ -270,7 +309,7 @@ impl<'py> Decoder<'_, 'py> {
             }
             return if scalar { array.get_item(()) } else { Ok(array) };
         }
-        let order = if fortran { "F" } else { "C" };
+        let order = if fortran { intern!(py, "F") } else { intern!(py, "C") };
         let strides = py.None();
         class.call1((&shape, &dtype, self.slot, at, strides, order)).map_err(bad_array)
     }

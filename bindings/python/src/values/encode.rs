@@ -4,15 +4,19 @@
 //! - **Order** one pass. A value that contains itself ends at the limit of depth.
 //! - **Owner** an [`Encoded`] keeps every array exported, so that its memory stays valid while the GIL is released.
 
-use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, dtypes, helpers, tag};
+use super::decode::common_types;
+use super::{
+    ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, REF, dtypes, helpers, ref_class,
+    tag,
+};
 use crate::convert::{array_class, numpy};
 use crate::errors::unsupported;
 use crate::exit::Inside;
 use memlift::ipc::message::Shape;
 use memlift::ipc::{ElementType, Outgoing, Tensor};
 use pyo3::buffer::PyUntypedBuffer;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PyMemoryView,
     PySet, PyString, PyTuple,
@@ -271,6 +275,11 @@ impl<'py> Encoded<'py> {
         } else if value.is_exact_instance_of::<PyMemoryView>() || value.is_exact_instance_of::<PyByteArray>()
         {
             self.buffer(value)?;
+        } else if value.is_exact_instance(ref_class(py)?) {
+            // As `memlift/_values.py` has it, which costs more than the rest of sending a ref.
+            self.byte(tag::SPECIAL);
+            self.short(py, REF)?;
+            self.value(&value.call_method0(intern!(py, "__bytes__"))?, allow, depth + 1)?;
         } else {
             self.special(value, allow, depth)?;
         }
@@ -461,21 +470,10 @@ impl<'py> Encoded<'py> {
 
 /// Returns numpy's type string if it describes the dtype completely.
 pub fn type_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
-    static COMMON: PyOnceLock<Vec<(Py<PyAny>, String)>> = PyOnceLock::new();
     let py = dtype.py();
-    // numpy has one object for each of these types; a type that differs in anything is another object.
-    let common = COMMON.get_or_try_init(py, || {
-        ["f4", "f8", "u1", "i8", "i4", "b1", "f2", "i1", "u2", "i2", "u4", "u8", "c8", "c16"]
-            .iter()
-            .map(|name| {
-                let dtype = numpy(py)?.call_method1("dtype", (name,))?;
-                let name = dtype.getattr("str")?.extract::<String>()?;
-                PyResult::Ok((dtype.unbind(), name))
-            })
-            .collect()
-    })?;
-    if let Some((_, name)) = common.iter().find(|(one, _)| one.is(dtype)) {
-        return Ok(Some(name.clone()));
+    // A type that differs in anything is another object.
+    if let Some(common) = common_types(py)?.iter().find(|common| common.dtype.is(dtype)) {
+        return Ok(Some(common.name.clone()));
     }
     dtypes(py)?.call_method1("plain", (dtype,))?.extract()
 }

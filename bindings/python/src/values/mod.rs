@@ -85,6 +85,17 @@ pub const ARGUMENTS: &str = "arguments";
 /// Kind of the value that stands for the end of a stream (`memlift/_values.py`).
 pub const END: &str = "end";
 
+/// Kind of a ref of an arena; `_values.restore` restores it.
+const REF: &str = "ref";
+
+/// Returns the class `memlift.Ref`, looked up once.
+fn ref_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLASS
+        .get_or_try_init(py, || py.import("memlift._native")?.getattr("Ref").map(Bound::unbind))
+        .map(|class| class.bind(py))
+}
+
 /// Checks that the server takes several arguments.
 pub fn takes_several(py: Python<'_>, client: &Client) -> PyResult<()> {
     client.needs_services("takes several arguments").map_err(|error| raise(py, error))

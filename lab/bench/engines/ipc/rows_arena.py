@@ -4,7 +4,7 @@
 Flow     write once ─▶ tell each reader by its pipe ─▶ every reader reads every byte and answers with what it found
 Rows     arena/broadcast/SIZE/8   from the write until the last answer of eight readers
          arena/put/SIZE/8         the writer's share of that alone, against one copy past the cache into prefaulted memory
-         arena/ref                hand-over of an array that lies there already: pipe, view, first element, pipe
+         arena/ref                hand-over of an array that lies there already: queue, view, first element, queue
 Method   as in method.py: the array's bytes are new before each sample, and each answer is compared
 Not here rivals with one reader only (rows_calls.py)
 """
@@ -22,14 +22,13 @@ READERS = 8
 
 
 def _read(parent, opened, pipe):
-    """A reader: takes what each message names, and answers with the exclusive or of its words, or its first word."""
+    """A reader: takes what each message names, and answers with the exclusive or of its words."""
     bind_to_parent(parent)
     pipe.send_bytes(b"ready")
     kept = {}
     while message := pipe.recv_bytes():
-        whole, message = message[0], message[1:]
         array = opened(message, kept)
-        answer = reference.xor64(array).to_bytes(8, "little") if whole else array[0].tobytes()
+        answer = reference.xor64(array).to_bytes(8, "little")
         # The view goes before the answer: its memory is free when the writer goes on.
         del array
         pipe.send_bytes(answer)
@@ -63,9 +62,9 @@ def _attach(name):
 class Readers:
     """Processes that read what they are told of."""
 
-    def __init__(self, opened, count):
+    def __init__(self, opened):
         self.pipes, self.processes = [], []
-        for _ in range(count):
+        for _ in range(READERS):
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=_read, args=(os.getpid(), opened, theirs), daemon=True)
             process.start()
@@ -79,9 +78,9 @@ class Readers:
     def pids(self):
         return (os.getpid(), *(process.pid for process in self.processes))
 
-    def ask(self, whole, message):
+    def ask(self, message):
         for pipe in self.pipes:
-            pipe.send_bytes(bytes([whole]) + message)
+            pipe.send_bytes(message)
 
     def answers(self):
         return [pipe.recv_bytes() for pipe in self.pipes]
@@ -99,14 +98,51 @@ class Readers:
                 process.join()
 
 
+def _read_awake(parent, opened, questions, answers):
+    """A reader that polls for its messages for a moment, as a pipe does not."""
+    bind_to_parent(parent)
+    answers.put(b"ready")
+    kept = {}
+    while message := questions.get():
+        array = opened(message, kept)
+        word = array[0].tobytes()
+        del array
+        answers.put(word)
+
+
+class AwakeReader:
+    """A process that answers with the first word of what it is told of, by queues of memlift on both sides of the row."""
+
+    def __init__(self, opened):
+        import memlift
+
+        self.questions, self.words = memlift.Queue(), memlift.Queue()
+        arguments = os.getpid(), opened, self.questions, self.words
+        self.process = spawn.Process(target=_read_awake, args=arguments, daemon=True)
+        self.process.start()
+        self.pids = (os.getpid(), self.process.pid)
+        self.words.get(timeout=60)
+
+    def word_of(self, message):
+        self.questions.put(message)
+        return self.words.get()
+
+    def close(self):
+        self.questions.put(b"")
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
 class ArenaSide:
     """memlift's: one value, `reads` times."""
 
-    def __init__(self, size, count):
+    def __init__(self, size, readers):
         import memlift
 
         self.arena = memlift.Arena(bytes_max=2 * size + (1 << 20))
-        self.readers = Readers(_from_arena, count)
+        self.readers = readers(_from_arena)
         self.pids = self.readers.pids
 
     def write(self, array, reads):
@@ -125,11 +161,11 @@ class ArenaSide:
 class AreaSide:
     """By hand: one block of multiprocessing.shared_memory that stays, and nobody writes before all have answered."""
 
-    def __init__(self, size, count):
+    def __init__(self, size, readers):
         self.area = shared_memory.SharedMemory(create=True, size=size)
         self.target = np.frombuffer(self.area.buf, np.uint64, size // 8)
         reference.pattern(self.target, 1)
-        self.readers = Readers(_from_area, count)
+        self.readers = readers(_from_area)
         self.pids = self.readers.pids
 
     def write(self, array, _):
@@ -151,7 +187,7 @@ class RaySide:
 
     pids = (os.getpid(),)
 
-    def __init__(self, size, count):
+    def __init__(self, size, _):
         try:
             import ray
         except ImportError as error:
@@ -161,7 +197,7 @@ class RaySide:
         environment = {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
         try:
             ray.init(
-                address="local", num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+                address="local", num_cpus=READERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
                 object_store_memory=max(4 * size, 1 << 30), runtime_env={"env_vars": environment},
             )
         except Exception as error:
@@ -175,7 +211,7 @@ class RaySide:
                 return reference.xor64(array).to_bytes(8, "little")
 
         self.ray = ray
-        self.actors = [ray.remote(num_cpus=1)(Reader).remote() for _ in range(count)]
+        self.actors = [ray.remote(num_cpus=1)(Reader).remote() for _ in range(READERS)]
         ray.get([actor.read.remote(np.ones(8, np.uint64)) for actor in self.actors])
 
     def broadcast(self, array):
@@ -195,7 +231,7 @@ SIDES = {"memlift": ArenaSide, "shm_memcpy": AreaSide, "ray": RaySide}
 def broadcast(side, array):
     if hasattr(side, "broadcast"):
         return side.broadcast(array)
-    side.readers.ask(1, side.write(array, READERS))
+    side.readers.ask(side.write(array, READERS))
     return side.readers.answers()
 
 
@@ -258,14 +294,14 @@ def row_put(_, plan, size, rival):
             return window.per_call(1)
         with window:
             message = side.write(array, READERS)
-        side.readers.ask(1, message)
+        side.readers.ask(message)
         for answer in side.readers.answers():
             expect(answer, expected)
         return window.per_call(1)
 
     if rival != "limit":
         raise Missing(f"no rival {rival}")
-    ours, theirs = ArenaSide(size, READERS), PutLimit(size)
+    ours, theirs = ArenaSide(size, Readers), PutLimit(size)
     try:
         for _ in range(plan.warm_calls):
             measure(ours, 0)
@@ -283,7 +319,7 @@ def row_put(_, plan, size, rival):
 
 
 def row_ref(_, plan, __, rival):
-    """Many hand-overs per sample, each of another array; what the pipe costs is on both sides."""
+    """Many hand-overs per sample, each of another array, to a reader that is awake; what the queue costs is on both sides."""
     calls = 3 if plan.quick else 1000
     words = np.arange(64 * 1024, dtype=np.uint64)
 
@@ -296,9 +332,8 @@ def row_ref(_, plan, __, rival):
         window = Window(side)
         with window:
             for at in range(calls):
-                side.readers.ask(0, messages[at % len(messages)])
-                answers = side.readers.answers()
-                if answers[0] != numbers[at % len(numbers)].tobytes():
+                word = side.readers.word_of(messages[at % len(messages)])
+                if word != numbers[at % len(numbers)].tobytes():
                     raise RuntimeError("the reader saw another array than was named")
         if isinstance(side, ArenaSide):
             import memlift
@@ -309,7 +344,7 @@ def row_ref(_, plan, __, rival):
 
     if rival != "shm_memcpy":
         raise Missing(f"no rival {rival}")
-    ours, theirs = ArenaSide(64 << 20, 1), AreasSide(words.nbytes)
+    ours, theirs = ArenaSide(64 << 20, AwakeReader), AreasSide(words.nbytes)
     try:
         for side in (ours, theirs):
             measure(side, 0)
@@ -318,7 +353,7 @@ def row_ref(_, plan, __, rival):
             "unit": "s",
             "pairs": times,
             "cpu": cpu,
-            "qualifies": f"64 arrays of 512 KiB that lie there already, named in turn through a pipe, the first word back; {cores()} cores, not "
+            "qualifies": f"64 arrays of 512 KiB that lie there already, named in turn through a memlift.Queue to a reader that is awake, the first word back; {cores()} cores, not "
             f"pinned; ours: {ours.qualifies()}; theirs: {theirs.qualifies()}",
         }
     finally:
@@ -340,7 +375,7 @@ class AreasSide(AreaSide):
 
     def __init__(self, size):
         self.areas = [shared_memory.SharedMemory(create=True, size=size) for _ in range(64)]
-        self.readers = Readers(_from_new_area, 1)
+        self.readers = AwakeReader(_from_new_area)
         self.pids = self.readers.pids
 
     def write_own(self, array, number):
@@ -368,7 +403,7 @@ class _sides:
             raise Missing(f"no rival {self.rival}")
         try:
             for name in ("memlift", self.rival):
-                self.made.append(SIDES[name](self.size, READERS))
+                self.made.append(SIDES[name](self.size, Readers))
         except BaseException:
             self.__exit__()
             raise
