@@ -54,6 +54,19 @@ enum Collected {
     Late,
 }
 
+/// The call whose answer the collecting thread waits for. Its answer does not go through the table of answers.
+pub(super) struct Own {
+    id: u64,
+    answer: Option<Result<Payload, Error>>,
+}
+
+impl Own {
+    /// Stands for no call: none has the number 0.
+    pub(super) fn none() -> Own {
+        Own { id: 0, answer: None }
+    }
+}
+
 /// Interval at which owed messages are tried again while the thread waits for answers.
 const OWED_AGAIN: Duration = Duration::from_millis(2);
 
@@ -137,7 +150,13 @@ impl Inner {
 
     /// Waits for a call's answer.
     pub(super) fn wait(self: &Arc<Self>, id: u64, limit: Limit, expect: Expect) -> Result<Payload, Error> {
-        if self.wait_done(id, limit.deadline, expect)? {
+        let mut own = Own { id, answer: None };
+        let done = |jobs: &Jobs| jobs.done.contains_key(&id) || !jobs.waiting.contains_key(&id);
+        let is_done = self.wait_until_own(limit.deadline, expect, done, &mut own);
+        if let Some(answer) = own.answer {
+            return answer;
+        }
+        if is_done? {
             let answer = self.jobs.with(|jobs| jobs.done.remove(&id));
             return answer.unwrap_or(Err(Error::Closed { what: "job" }));
         }
@@ -225,6 +244,17 @@ impl Inner {
         expect: Expect,
         done: impl Fn(&Jobs) -> bool,
     ) -> Result<bool, Error> {
+        self.wait_until_own(deadline, expect, done, &mut Own::none())
+    }
+
+    /// As [`wait_until`](Inner::wait_until). If this thread collects the answer of its own call, `own` has it, whatever is returned.
+    fn wait_until_own(
+        &self,
+        deadline: Option<Instant>,
+        expect: Expect,
+        done: impl Fn(&Jobs) -> bool,
+        own: &mut Own,
+    ) -> Result<bool, Error> {
         let mut jobs = self.jobs.lock();
         loop {
             if done(&jobs) {
@@ -244,7 +274,7 @@ impl Inner {
             jobs.collecting = true;
             drop(jobs);
             let panicked = Panicked(self);
-            let collected = self.collect(deadline, expect, &done);
+            let collected = self.collect(deadline, expect, &done, own);
             drop(panicked);
             jobs = self.jobs.lock();
             jobs.collecting = false;
@@ -279,10 +309,11 @@ impl Inner {
         deadline: Option<Instant>,
         expect: Expect,
         done: &impl Fn(&Jobs) -> bool,
+        own: &mut Own,
     ) -> Result<Collected, Error> {
         let mut collector = self.collector.lock();
         let before = collector.waiter.count();
-        let collected = self.collect_with(&mut collector, deadline, expect, done);
+        let collected = self.collect_with(&mut collector, deadline, expect, done, own);
         if collector.waiter.count() != before {
             self.waits.with(|waits| *waits = collector.waiter.stats());
         }
@@ -295,11 +326,15 @@ impl Inner {
         deadline: Option<Instant>,
         expect: Expect,
         done: &impl Fn(&Jobs) -> bool,
+        own: &mut Own,
     ) -> Result<Collected, Error> {
         let parker =
             FdParker::new(ParkWord::from_atomic(self.word(CLIENT_PARK_AT)), &self.own_event, &self.socket);
         loop {
-            if self.take_answers(collector)? {
+            if self.take_answers(collector, own)? {
+                if own.answer.is_some() {
+                    return Ok(Collected::Done);
+                }
                 let jobs = self.jobs.lock();
                 if done(&jobs) {
                     return Ok(Collected::Done);
@@ -332,11 +367,11 @@ impl Inner {
     }
 
     /// Takes all messages from the response ring, and sends what is owed; gives true if there was a message.
-    pub(super) fn take_answers(&self, collector: &mut Collector) -> Result<bool, Error> {
+    pub(super) fn take_answers(&self, collector: &mut Collector, own: &mut Own) -> Result<bool, Error> {
         let (mut changed, mut message) = (false, Message::zeroed());
         while collector.consumer.pop(&mut message)? {
             changed = true;
-            self.accept(&message, &mut collector.owed)?;
+            self.accept(&message, &mut collector.owed, own)?;
         }
         if changed {
             let blocked = self.word(RESPONSE_BLOCKED_AT);
@@ -359,7 +394,7 @@ impl Inner {
         Ok(changed)
     }
 
-    fn accept(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
+    fn accept(&self, message: &Message, owed: &mut VecDeque<Owed>, own: &mut Own) -> Result<(), Error> {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {
@@ -402,8 +437,14 @@ impl Inner {
                                 (Some(slot), true) => jobs.retained.insert(message.job, slot),
                                 (slot, _) => slot,
                             };
-                            let answer =
-                                if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) };
+                            let answer = if abandoned {
+                                Some(answer)
+                            } else if own.id == message.job {
+                                // Nobody else asks for it.
+                                own.answer.replace(answer)
+                            } else {
+                                jobs.done.insert(message.job, answer)
+                            };
                             (true, measured, (slot, answer))
                         }
                         None => (false, None, (None, Some(answer))),

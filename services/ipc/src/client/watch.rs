@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Limit;
-use super::collect::Broken;
+use super::collect::{Broken, Own};
 use super::send::Sending;
 
 /// Most calls that are posted without ringing for them.
@@ -221,7 +221,7 @@ impl Watch {
         let park = ParkWord::from_atomic(inner.word(CLIENT_PARK_AT));
         let mut collector = inner.collector.lock();
         loop {
-            inner.take_answers(&mut collector)?;
+            inner.take_answers(&mut collector, &mut Own::none())?;
             park.prepare();
             if !collector.consumer.is_ready() {
                 break;
