@@ -368,6 +368,9 @@ def test_soak_kills_at_random_times():
         ours.get()
     del array
     ours.put(np.zeros(6_000_000), timeout=60)
+    # Only a put without room looks for what the dead had.
+    with pytest.raises(queue.Full):
+        ours.put(np.zeros(6_000_000), block=False)
     ours.get()
     gc.collect()
     stats = ours.stats()
