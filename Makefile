@@ -104,10 +104,9 @@ test:
 test-rust: venv
 	$(CARGO) xtask test -- $(TESTED)
 
-# Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
-test-loom: rust
-	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" \
-		$(CARGO) test --release -p memlift-ground --test 'loom_*'
+# Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so `ground` is built again.
+test-loom: tested
+	$(CARGO) test $(TESTED),memlift-ground/_loom --test 'loom_*'
 
 test-fallbacks: rust
 	@for masks in $(FALLBACKS); do \
