@@ -15,7 +15,7 @@ import pytest
 from conftest import free_ports
 
 from memlift import errors
-from memlift.traverse import Client, HashMap, List, Node, OrderedMap, _client
+from memlift.traverse import Client, HashHandle, HashMap, List, Node, OrderedMap, _client
 
 
 @pytest.fixture(scope="module", params=["udp", "shm", "two nodes"])
@@ -242,6 +242,13 @@ def _total(entries):
 def _adds(entries, number):
     entries[number] = number
     return os.getpid()
+
+
+def test_pickles_name_the_public_module_and_those_of_earlier_versions_load():
+    handle = HashHandle(64, 3, "int", "f8")
+    pickled = pickle.dumps(handle, protocol=2)
+    assert b"cmemlift.traverse\nHashHandle\n" in pickled
+    assert pickle.loads(pickled.replace(b"cmemlift.traverse\n", b"cmemlift.traverse._collections\n")) == handle
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

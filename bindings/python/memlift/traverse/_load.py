@@ -17,8 +17,9 @@ import numpy as np
 from memlift import _native
 from memlift.errors import BadArgumentError, BadInputError, UnsupportedValueError
 from memlift.traverse._client import Client
-from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name
+from memlift.traverse._hash import HashMap, _key_name
 from memlift.traverse._keys import Keys
+from memlift.traverse._ordered import OrderedMap, _fixed
 from memlift.traverse._values import Values, converted, is_mixed
 
 __all__ = ["bulk_load", "load_hash", "load_ordered"]

@@ -3,7 +3,7 @@
 //!
 //! - **Order** an operation takes its client's lock first, then the collection's, so threads use them in turn.
 //! - **Owner** the nodes hold the data. An object here is a handle, with free memory for the next insert.
-//! - **Not here** the conversion of values, and the mapping protocols: `memlift/traverse/_collections.py`.
+//! - **Not here** the conversion of values, and the mapping protocols: `_hash.py`, `_ordered.py` and `_list.py` in `memlift/traverse`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};

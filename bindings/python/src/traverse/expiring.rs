@@ -4,7 +4,7 @@
 //! - **Layout** its methods are those of `WalkHash`, with the time until an entry expires where a value is put: seconds, 0 for never, None for
 //!   what the map says.
 //! - **Order** an operation takes its client's lock; a map has no state of its own here.
-//! - **Not here** the conversion of values and times: `memlift/traverse/_collections.py`.
+//! - **Not here** the conversion of values and times: `memlift/traverse/_hash.py`.
 
 use memlift::traverse::client::{Client, ClientError};
 use memlift::traverse::structures::ExpiringMap;
