@@ -32,7 +32,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Converts the error about a requested item: a missing file is unavailable, everything else failed.
+    /// Converts the error about a requested item: a missing file is unavailable, a folder in place of a file is a wrong argument,
+    /// everything else failed.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         Self::about(error, error.to_string())
     }
@@ -41,8 +42,10 @@ impl Failure {
     pub fn about(error: &(dyn Error + 'static), text: String) -> Self {
         let mut cause = Some(error);
         while let Some(one) = cause {
-            if one.downcast_ref::<io::Error>().is_some_and(|one| one.kind() == io::ErrorKind::NotFound) {
-                return Self::Unavailable(text);
+            match one.downcast_ref::<io::Error>().map(io::Error::kind) {
+                Some(io::ErrorKind::NotFound) => return Self::Unavailable(text),
+                Some(io::ErrorKind::IsADirectory) => return Self::Usage(text),
+                _ => {}
             }
             cause = one.source();
         }

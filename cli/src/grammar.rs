@@ -58,7 +58,10 @@ pub enum Command {
         interval_ms: u64,
     },
     /// Show the work of every process as metrics for Prometheus
-    #[command(group = clap::ArgGroup::new("where").required(true).args(["listen", "once"]))]
+    #[command(
+        group = clap::ArgGroup::new("where").required(true).args(["listen", "once"]),
+        override_usage = "memlift metrics [OPTIONS] --listen <HOST:PORT>|--once"
+    )]
     Metrics {
         /// Address to listen on, for example 127.0.0.1:9464
         #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
@@ -89,7 +92,10 @@ pub enum Command {
         verb: dropin::Verb,
     },
     /// A memory node: keeps data, and walks through it for its clients
-    #[command(after_help = node::EXAMPLES)]
+    #[command(
+        after_help = node::EXAMPLES,
+        override_usage = "memlift node [OPTIONS]\n           --memory <SIZE> --listen <WHERE>\n       memlift node log <COMMAND>"
+    )]
     Node(node::NodeArgs),
     /// Range maps: which memory node has which addresses
     Map {

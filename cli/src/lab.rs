@@ -37,7 +37,8 @@ pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
         ));
     };
     let mut command = Command::new(&program);
-    command.arg(verb).args(json.then_some("--json")).args(&args.arguments);
+    // clap takes the name in the usage line from here: the user typed `memlift`.
+    command.arg0("memlift").arg(verb).args(json.then_some("--json")).args(&args.arguments);
     let error = command.exec();
     Failure::Unavailable(format!("{}: {error}", program.display()))
 }

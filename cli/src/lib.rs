@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parts of the `memlift` command that `memlift-lab` uses too: exit codes, printing, writing files and finding libraries.
+//! Parts of the `memlift` command that `memlift-lab` uses too: exit codes, printing, reading and writing files, finding libraries.
 //!
 //! - **Not here** verbs: they are modules of the two programs
 #![deny(unsafe_code)]
@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod date;
 pub mod failure;
+pub mod input;
 pub mod libraries;
 pub mod machine;
 pub mod output;

@@ -36,7 +36,7 @@ mod top;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use memlift_cli::{failure, output, print, probe};
+use memlift_cli::{failure, input, output, print, probe};
 
 use failure::Failure;
 use grammar::{Arguments, Command, ConfigVerb, IpcVerb};

@@ -21,7 +21,7 @@ use memlift::traverse::wire::Keys;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::print;
+use crate::{input, print};
 
 /// Where the map is.
 #[derive(Debug, Args)]
@@ -53,6 +53,7 @@ pub struct From {
 pub enum Verb {
     /// Print nodes, ranges and what is moving
     #[command(
+        override_usage = "memlift map show [OPTIONS]\n           --map <FILE>|--coordinator <ADDRESS>|--etcd <URL>",
         after_help = "Examples:\n  memlift map show --coordinator 127.0.0.1:7600\n  memlift map show --map cluster.toml --json"
     )]
     Show {
@@ -84,6 +85,7 @@ pub enum Verb {
     },
     /// Move addresses to another node while they are used, and wait until it is done
     #[command(
+        override_usage = "memlift map move [OPTIONS] <BASE> <BYTES> <NODE>\n           --map <FILE>|--coordinator <ADDRESS>|--etcd <URL>",
         after_help = "Examples:\n  memlift map move 0x100000000 1G b --coordinator 127.0.0.1:7600\n\nInterrupted, the move goes on: `memlift map show` prints it, `memlift map cancel` ends it."
     )]
     Move {
@@ -102,6 +104,9 @@ pub enum Verb {
         from: From,
     },
     /// Do not make a move that was planned
+    #[command(
+        override_usage = "memlift map cancel [OPTIONS] <ID>\n           --map <FILE>|--coordinator <ADDRESS>|--etcd <URL>"
+    )]
     Cancel {
         /// Number of the move, as `memlift map show` prints it
         id: u64,
@@ -109,6 +114,9 @@ pub enum Verb {
         from: From,
     },
     /// A node that is down will not come back: its data is lost
+    #[command(
+        override_usage = "memlift map forget [OPTIONS] <NODE>\n           --map <FILE>|--coordinator <ADDRESS>|--etcd <URL>"
+    )]
     Forget {
         /// Name of the node
         node: String,
@@ -132,6 +140,7 @@ fn failure(error: MapError) -> Failure {
 impl From {
     /// Returns the source, in the form that `memlift node` accepts too.
     pub fn source(&self) -> Result<Source, Failure> {
+        self.place.map.iter().chain(&self.key).try_for_each(|path| input::stream(path))?;
         let text = match &self.place {
             Where { map: Some(path), .. } => format!("file:{}", path.display()),
             Where { coordinator: Some(address), .. } => format!("coordinator:{address}"),
@@ -155,6 +164,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     match verb {
         Verb::Show { from } => show(&from.connect()?.read().map_err(failure)?, json),
         Verb::Check { file } => {
+            input::stream(&file)?;
             let map = file::read(&file).map_err(failure)?;
             if json {
                 return print::json(
@@ -315,11 +325,17 @@ fn show(map: &Map, json: bool) -> Result<(), Failure> {
 fn serve(file: PathBuf, listen: &str, key: Option<PathBuf>, lease_s: u64) -> Result<(), Failure> {
     let peer = Peer::parse(listen)
         .ok_or_else(|| Failure::Usage("--listen takes HOST:PORT or unix:PATH".to_owned()))?;
+    input::plain(&file)?;
+    key.iter().try_for_each(|path| input::stream(path))?;
     let secret = key.map(|path| Secret::read(&path)).transpose().map_err(failure)?;
+    let kept = file.display().to_string();
     let options = coordinator::Options { file, lease: Duration::from_secs(lease_s), secret };
     // Before any thread starts, because threads inherit which signals are blocked.
     let stop = stop_on_signals()?;
-    let running = Coordinator::start(&peer, options).map_err(failure)?;
+    let running = Coordinator::start(&peer, options).map_err(|error| match error {
+        MapError::Encoding { .. } => Failure::Failed(format!("{kept}: {error}")),
+        other => failure(other),
+    })?;
     let mut map = running.map();
     print::line(&format!("coordinator at {}, epoch {}", running.address(), map.epoch()))?;
     while !stop.load(Ordering::Relaxed) {

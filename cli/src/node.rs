@@ -34,7 +34,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::node_log::LogVerb;
-use crate::{node_log, print};
+use crate::{input, node_log, print};
 
 /// Most bytes of a file of keys, enough for about ten thousand tenants.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
@@ -175,6 +175,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
     let keys = match &args.keys {
         None => Keys::none(),
         Some(path) => {
+            input::stream(path)?;
             let mode = std::fs::metadata(path).map_err(|error| at(path, &error))?.permissions().mode();
             if mode & 0o077 != 0 {
                 return Err(Failure::Failed(format!("others may read {0}: chmod 600 {0}", path.display())));
@@ -189,6 +190,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
             })?
         }
     };
+    args.log.iter().try_for_each(|path| input::plain(path))?;
     let options = NodeOptions {
         bytes: args.memory,
         keys: keys.clone(),
@@ -303,6 +305,7 @@ fn at(path: &Path, error: &(dyn std::error::Error + 'static)) -> Failure {
 
 /// Returns the source of the map of the cluster that this node joins; `None`: it joins none.
 fn source(args: &ServeArgs) -> Result<Option<Source>, Failure> {
+    args.map.iter().chain(&args.key).try_for_each(|path| input::stream(path))?;
     let text = match args {
         ServeArgs { map: Some(path), .. } => format!("file:{}", path.display()),
         ServeArgs { coordinator: Some(address), .. } => format!("coordinator:{address}"),

@@ -12,7 +12,7 @@ use memlift::traverse::node::{LogEnd, LogReport, check_log, repair_log};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::print;
+use crate::{input, print};
 
 /// Verbs that work on a log.
 #[derive(Debug, Subcommand)]
@@ -37,6 +37,8 @@ pub enum LogVerb {
 
 /// Runs one verb on a log.
 pub fn run(verb: &LogVerb, as_json: bool) -> Result<(), Failure> {
+    let (LogVerb::Check { file } | LogVerb::Repair { file, .. }) = verb;
+    input::plain(file)?;
     match verb {
         LogVerb::Check { file } => check(file, as_json),
         LogVerb::Repair { file, out, behind } => {

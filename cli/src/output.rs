@@ -165,7 +165,8 @@ fn resolve(target: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(folder)?.join(name))
 }
 
-fn kind_name(kind: fs::FileType) -> &'static str {
+/// Names what is at a path, with an article.
+pub(crate) fn kind_name(kind: fs::FileType) -> &'static str {
     match kind {
         kind if kind.is_dir() => "a folder",
         kind if kind.is_fifo() => "a named pipe",

@@ -28,13 +28,25 @@ pub fn unwritten(error: io::Error) -> Failure {
     }
 }
 
-/// Returns the columns of the terminal that standard output is; `None`: it is no terminal.
+/// Returns the columns that output is wrapped to: those of the terminal that standard output is, otherwise those that the variable
+/// `COLUMNS` gives; `None`: output is not wrapped.
 pub fn columns() -> Option<usize> {
     let output = io::stdout();
-    output
-        .is_terminal()
-        .then(|| rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| usize::from(size.ws_col)))
-        .map(|columns| columns.max(NARROW))
+    let columns = if output.is_terminal() {
+        Some(rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| usize::from(size.ws_col)))
+    } else {
+        std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok())
+    };
+    columns.map(|columns| columns.max(NARROW))
+}
+
+/// Cuts each line to at most `most` columns; the last column of a line that was cut is `…`.
+pub fn cut(text: &str, most: usize) -> String {
+    let cut = |line: &str| match line.char_indices().nth(most) {
+        Some(_) => line.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        None => line.to_owned(),
+    };
+    text.lines().map(cut).collect::<Vec<String>>().join("\n")
 }
 
 /// Breaks a text into lines of at most `most` columns, between words.
@@ -123,5 +135,10 @@ mod tests {
     fn columns_line_up() {
         let rows = vec![vec!["copy".into(), "7".into()], vec!["fill".into(), "1234".into()]];
         assert_eq!(table(&["opcode", ">count"], &rows), "opcode  count\ncopy        7\nfill     1234");
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_say_so() {
+        assert_eq!(cut("1234\n12345\n→→→→→", 4), "1234\n123…\n→→→…");
     }
 }

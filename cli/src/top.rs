@@ -33,7 +33,10 @@ pub fn run(once: bool, interval: Duration, as_json: bool) -> Result<(), Failure>
         return print::json(&Sample::take().json());
     }
     if once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        return print::line(&snapshot(&Sample::take()));
+        let text = snapshot(&Sample::take());
+        return print::line(
+            &print::columns().map_or_else(|| text.clone(), |columns| print::cut(&text, columns)),
+        );
     }
     let mut terminal = ratatui::try_init()?;
     let outcome = live(&mut terminal, interval);

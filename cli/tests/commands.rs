@@ -6,6 +6,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use memlift::ground::config::Config;
@@ -54,40 +56,160 @@ impl Drop for Ended {
     }
 }
 
+/// How a verb takes its file.
+#[derive(Clone, Copy, PartialEq)]
+enum Input {
+    /// It needs a plain file.
+    Plain,
+    /// A pipe may stand for it, as in `<(command)`.
+    Stream,
+    /// It is a program that is started or examined.
+    Program,
+}
+
+/// The verbs that read a file, `F` in their arguments.
+const READERS: [(&str, Input); 25] = [
+    ("pool info F", Input::Plain),
+    ("pool check F", Input::Plain),
+    ("pool repair F --in-place", Input::Plain),
+    ("pool dump F", Input::Plain),
+    ("pool compact F", Input::Plain),
+    ("pool backup F D/copy", Input::Plain),
+    ("pool convert F D/copy", Input::Plain),
+    ("pool replicate F D/copies --once", Input::Plain),
+    ("pool serve F --listen 127.0.0.1:0", Input::Plain),
+    ("node log check F", Input::Plain),
+    ("node log repair F --out D/log", Input::Plain),
+    ("node --memory 1M --listen 127.0.0.1:0 --log F", Input::Plain),
+    ("map serve --file F --listen unix:D/socket", Input::Plain),
+    ("dropin check --trace F sh", Input::Plain),
+    ("node --memory 1M --listen 127.0.0.1:0 --keys F", Input::Stream),
+    ("node --memory 1M --listen 127.0.0.1:0 --name a --map F", Input::Stream),
+    ("node --memory 1M --listen 127.0.0.1:0 --name a --coordinator h:1 --key F", Input::Stream),
+    ("map check F", Input::Stream),
+    ("map show --map F", Input::Stream),
+    ("map show --coordinator h:1 --key F", Input::Stream),
+    ("map show --coordinator h:1?key=F", Input::Stream),
+    ("map serve --file D/map --listen unix:D/socket --key F", Input::Stream),
+    ("run --memory 64M -- F", Input::Program),
+    ("record -o D/trace -- F", Input::Program),
+    ("dropin check F", Input::Program),
+];
+
+/// Runs a verb of [`READERS`] on a file; a verb that waits for something is ended.
+fn read_by(verb: &str, file: &str, user: Option<u32>) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::chown(folder.path(), user, user).expect("ours");
+    let place = folder.path().to_str().expect("UTF-8");
+    let word = |word: &str| match (word.strip_suffix('F'), word.split_once("D/")) {
+        (Some(before), _) => format!("{before}{file}"),
+        (None, Some((before, name))) => format!("{before}{place}/{name}"),
+        (None, None) => word.to_owned(),
+    };
+    let words: Vec<String> = verb.split(' ').map(word).collect();
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(env!("CARGO_BIN_EXE_memlift")).args(&words).env_remove("MEMLIFT_CONFIG");
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let output = command.stdin(Stdio::null()).output().expect("the command starts");
+    (output.status.code(), text(&output.stderr))
+}
+
 #[test]
-fn a_missing_file_has_one_code_in_every_verb() {
-    for arguments in [
-        &["pool", "info", "/none/here"][..],
-        &["pool", "check", "/none/here"],
-        &["run", "--memory", "64M", "--", "/none/here"],
-        &["record", "-o", "/tmp/memlift-not-made.trace", "--", "/none/here"],
-        &["dropin", "check", "/none/here"],
-        &["node", "log", "check", "/none/here"],
-        &["node", "log", "repair", "/none/here", "--out", "/tmp/memlift-not-made.log"],
-        &["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--keys", "/none/here"],
-        &["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--name", "a", "--map", "/none/here"],
-        &[
-            "node",
-            "--memory",
-            "1M",
-            "--listen",
-            "127.0.0.1:0",
-            "--name",
-            "a",
-            "--coordinator",
-            "h:1",
-            "--key",
-            "/none/here",
-        ],
-        &["map", "check", "/none/here"],
-        &["map", "show", "--map", "/none/here"],
-        &["map", "show", "--coordinator", "h:1", "--key", "/none/here"],
-        &["map", "show", "--coordinator", "h:1?key=/none/here"],
-    ] {
-        let output = run(arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {said}");
-        assert!(said.contains("/none/here"), "{arguments:?}: {said}");
+fn a_fault_of_a_file_has_one_code_in_every_verb() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    std::fs::create_dir(at("folder")).expect("a folder");
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).expect("a named pipe");
+    std::fs::write(at("garbage"), [0xff; 5000]).expect("writable");
+    for name in ["folder", "garbage"] {
+        std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o700)).expect("ours");
+    }
+    for (verb, input) in READERS {
+        // A node and a pool's server make the file where there is none.
+        let makes = ["--log F", "pool serve F", "--file F"].iter().any(|part| verb.contains(part));
+        for (name, code) in [("missing", 3), ("folder", 2), ("pipe", 2), ("garbage", 1)] {
+            // Nobody writes into the pipe, and a program's contents are its own.
+            let left_out = (name == "missing" && makes)
+                || (name == "pipe" && input == Input::Stream)
+                || (name == "garbage" && input == Input::Program);
+            if !left_out {
+                let (found, said) = read_by(verb, &at(name), None);
+                assert_eq!(found, Some(code), "{verb} {name}: {said}");
+                assert!(said.contains(&at(name)), "{verb} {name}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_file_and_one_that_may_not_be_read_have_one_code_in_every_verb() {
+    const NOBODY: u32 = 65534;
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    for (name, mode) in [("empty", 0o600), ("closed", 0)] {
+        std::fs::write(at(name), "").expect("writable");
+        std::fs::set_permissions(at(name), PermissionsExt::from_mode(mode)).expect("ours");
+    }
+    for (verb, _) in READERS.into_iter().filter(|(_, input)| *input != Input::Program) {
+        // A map and a log without an entry are whole, and a node, a coordinator or a pool's server starts from an empty file.
+        let whole = ["map check", "--map F", "node log", "--log F", "pool serve", "--file F"];
+        if !whole.iter().any(|part| verb.contains(part)) {
+            let (code, said) = read_by(verb, &at("empty"), None);
+            assert_eq!(code, Some(1), "{verb}: {said}");
+            assert!(said.contains(&at("empty")), "{verb}: {said}");
+        }
+    }
+    let user = rustix::process::getuid().is_root().then_some(NOBODY);
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    std::os::unix::fs::chown(at("closed"), user, user).expect("ours");
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_memlift"));
+    user.into_iter().for_each(|user| {
+        probe.uid(user).gid(user);
+    });
+    if probe.arg("--version").output().is_err() {
+        eprintln!("skipped: nobody may not enter the build's folder");
+        return;
+    }
+    for (verb, _) in READERS.into_iter().filter(|(_, input)| *input != Input::Program) {
+        let (code, said) = read_by(verb, &at("closed"), user);
+        assert_eq!(code, Some(1), "{verb}: {said}");
+        assert!(said.contains("Permission denied") && said.contains(&at("closed")), "{verb}: {said}");
+    }
+}
+
+#[test]
+fn a_pipe_may_stand_for_a_text_file() {
+    let line = format!("printf '' | {} map check /dev/stdin", env!("CARGO_BIN_EXE_memlift"));
+    let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn help_and_reports_fit_the_columns_that_a_variable_gives() {
+    work();
+    let services = ["ipc", "transform", "persist", "traverse", "zmem", "devices", "machine"];
+    let pages = services.map(|service| vec!["help", service]);
+    for arguments in [vec!["--help"], vec!["doctor"], vec!["top", "--once"]].into_iter().chain(pages) {
+        let output = memlift(&arguments).env("COLUMNS", "60").output().expect("the command starts");
+        let page = text(&output.stdout);
+        let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 60).collect();
+        assert!(!page.is_empty() && wide.is_empty(), "{arguments:?}: {wide:#?}");
+    }
+    // The help of every verb, as its manual pages list them.
+    let folder = tempfile::tempdir().expect("a folder");
+    succeeds(&["man", folder.path().to_str().expect("UTF-8")]);
+    for entry in std::fs::read_dir(folder.path()).expect("listed").flatten() {
+        let name = entry.file_name().into_string().expect("UTF-8");
+        let verbs: Vec<&str> = name.trim_end_matches(".1").split('-').skip(1).chain(["--help"]).collect();
+        if ["bench", "tour", "whatif", "reproduce"].contains(&verbs[0]) {
+            continue;
+        }
+        let output = memlift(&verbs).env("COLUMNS", "60").output().expect("the command starts");
+        let page = text(&output.stdout);
+        let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 60).collect();
+        assert!(output.status.success() && wide.is_empty(), "{verbs:?}: {wide:#?}");
     }
 }
 

@@ -157,10 +157,10 @@ fn spilled(place: &Place) -> u64 {
 
 const AILMENTS: [Ailment; 3] = [Ailment::Limited(12), Ailment::Full(12), Ailment::Failing];
 
-#[test]
-fn what_fits_nowhere_ends_in_words_that_name_the_disk() {
-    for ailment in AILMENTS.into_iter().filter(|ailment| ailment.can_be_had()) {
-        for overflow in ["fail", "pause:1"] {
+/// Runs a job that fits nowhere on each of these disks, with each of these `--on-overflow`.
+fn fits_nowhere(ailments: &[Ailment], overflows: &[&str]) {
+    for ailment in ailments.iter().copied().filter(|ailment| ailment.can_be_had()) {
+        for overflow in overflows {
             let (place, folder) = (Place::new(), folder());
             let sick = Sick::new(&folder, ailment);
             let output =
@@ -176,6 +176,18 @@ fn what_fits_nowhere_ends_in_words_that_name_the_disk() {
             assert!(spilled(&place) >= ailment.takes(), "{ailment:?}: it took what it could");
         }
     }
+}
+
+#[test]
+fn what_fits_nowhere_ends_in_words_that_name_the_disk() {
+    fits_nowhere(&AILMENTS, &["fail"]);
+    fits_nowhere(&AILMENTS[..1], &["pause:1"]);
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_what_fits_nowhere_pauses_on_every_disk() {
+    fits_nowhere(&AILMENTS, &["pause:1"]);
 }
 
 #[test]

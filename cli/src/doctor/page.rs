@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report as text: as wide as the terminal, but at least 60 columns, and in colour on a terminal.
 
+use std::io::IsTerminal;
+
 use memlift_cli::print;
 
 use super::{Check, State, Verdict};
@@ -16,10 +18,11 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a page for standard output: wrapped and coloured on a terminal. `NO_COLOR` is respected.
+    /// Makes a page for standard output: wrapped to its columns, and coloured on a terminal. `NO_COLOR` is respected.
     pub fn of_terminal() -> Self {
         let columns = print::columns();
-        let colour = columns.is_some() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = std::io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self { columns, colour }
     }
 

@@ -332,9 +332,10 @@ fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) ->
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
             Ok(Base { inside: path, outside, text: String::new() })
         }
-        Err(error) => {
-            Err(Failure::Failed(format!("{}: {error}; --openssl-conf names another file", outside.display())))
-        }
+        Err(error) => Err(Failure::about(
+            &error,
+            format!("{}: {error}; --openssl-conf names another file", outside.display()),
+        )),
     }
 }
 

@@ -8,6 +8,7 @@
 //! - **Not here** calls shorter than the trace's threshold, which the trace only counts
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 use memlift::spec::formats::trace::{File, Kind, Packing, RECORD_BYTES, Record};
@@ -15,6 +16,7 @@ use memlift_cli::libraries::Dropin;
 use memlift_cli::probe::{Calls, Shape};
 
 use crate::failure::Failure;
+use crate::input;
 
 /// Most shapes that are measured; those left out take the least time.
 const SHAPES_MAX: usize = 4;
@@ -44,11 +46,12 @@ impl Uses {
     /// Reads a trace.
     pub fn read(path: &Path) -> Result<Uses, Failure> {
         let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()));
-        let meta = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-        if !meta.is_file() || meta.len() > TRACE_BYTES_MAX {
+        input::plain(path)?;
+        let unread = |error: io::Error| Failure::about(&error, format!("{}: {error}", path.display()));
+        if std::fs::metadata(path).map_err(unread)?.len() > TRACE_BYTES_MAX {
             return Err(failed("give a file of at most 1 GiB that memlift record wrote".to_owned()));
         }
-        let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        let bytes = std::fs::read(path).map_err(unread)?;
         let file = File::open(&bytes).map_err(|fault| failed(fault.to_string()))?;
         let mut times: HashMap<(Dropin, Shape), u64> = HashMap::new();
         let (mut small, mut threads) = (0, HashMap::new());

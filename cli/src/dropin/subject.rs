@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::processes::processes;
 use super::unit::{Place, Unit};
 use crate::failure::Failure;
+use crate::input;
 
 /// The subject of a verb.
 #[derive(Debug)]
@@ -48,6 +49,9 @@ impl Subject {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
         places.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+        if name.contains('/') {
+            input::plain(Path::new(name))?;
+        }
         let candidates: Vec<PathBuf> = if name.contains('/') {
             vec![PathBuf::from(name)]
         } else {

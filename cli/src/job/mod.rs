@@ -28,7 +28,10 @@ pub enum Verb {
     #[command(visible_alias = "ls")]
     List,
     /// Change what a running job is given
-    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    #[command(
+        group = clap::ArgGroup::new("what").required(true).multiple(true),
+        override_usage = "memlift job set [OPTIONS] <JOB>\n           --memory|--unused|--min-uncompressed|\n           --steal <SIZE>"
+    )]
     Set {
         /// Its number in `memlift job list`
         job: usize,

@@ -29,6 +29,7 @@ use memlift::persist::{Error, Mechanism};
 use memlift::traverse::resolve::resolve;
 
 use crate::failure::Failure;
+use crate::input;
 
 /// Verbs of `pool`.
 #[derive(Debug, Subcommand)]
@@ -283,8 +284,29 @@ impl From<MechanismArg> for Mechanism {
     }
 }
 
+impl Verb {
+    /// Returns the files of an existing pool that the verb opens.
+    fn inputs(&self) -> Vec<&Path> {
+        match self {
+            Verb::Create { .. } | Verb::Restore { .. } => Vec::new(),
+            Verb::Info { path, with }
+            | Verb::Check { path, with }
+            | Verb::Repair { path, with, .. }
+            | Verb::Dump { path, with, .. }
+            | Verb::Convert { path, with, .. } => {
+                std::iter::once(path).chain(&with.others).map(PathBuf::as_path).collect()
+            }
+            Verb::Compact { path }
+            | Verb::Backup { path, .. }
+            | Verb::Replicate { path, .. }
+            | Verb::Serve { path, .. } => vec![path],
+        }
+    }
+}
+
 /// Runs a verb.
 pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
+    verb.inputs().into_iter().try_for_each(input::plain)?;
     match verb {
         Verb::Create { path, size, mechanism, lanes, lane_bytes, sections } => {
             create::create(&path, &create::options(size, mechanism.into(), lanes, lane_bytes, sections), json)

@@ -34,9 +34,17 @@ pub struct Program {
 /// Finds the program with a name or a path.
 pub fn find(name: &OsStr) -> Result<Program, Failure> {
     let path = find_in_path(name).ok_or_else(|| {
-        let there = name.as_encoded_bytes().contains(&b'/') && Path::new(name).exists();
-        let what = if there { "this is not a file that may be executed" } else { "there is no such program" };
-        Failure::Unavailable(format!("{}: {what}", Path::new(name).display()))
+        let path = Path::new(name);
+        let named = name.as_encoded_bytes().contains(&b'/');
+        match named.then(|| std::fs::metadata(path).ok()).flatten() {
+            Some(found) if !found.is_file() => {
+                Failure::Usage(format!("{}: this is not a file that may be executed", path.display()))
+            }
+            Some(_) => {
+                Failure::Unavailable(format!("{}: this is not a file that may be executed", path.display()))
+            }
+            None => Failure::Unavailable(format!("{}: there is no such program", path.display())),
+        }
     })?;
     let uncovered = reason(&path, 0);
     Ok(Program { path, uncovered })
