@@ -84,18 +84,32 @@ fn a_missing_file_has_the_code_of_every_verb() {
 }
 
 #[test]
-fn input_without_end_is_refused() {
-    for arguments in [
-        &["whatif", "/dev/zero"][..],
-        &["whatif", "--device", "dsa", "--parameters", "/dev/zero", "/dev/zero"],
-        &["reproduce", "pulse-fig10", "--parameters", "/dev/zero"],
-    ] {
-        let output = run(arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(1),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+fn input_that_is_no_file_or_has_other_contents_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let made = Command::new("mkfifo").arg(at("pipe")).status().expect("mkfifo starts");
+    assert!(made.success());
+    std::fs::write(at("garbage"), [0xff; 5000]).expect("writable");
+    std::fs::write(at("empty"), "").expect("writable");
+    let trace = ["whatif"];
+    let parameters = ["reproduce", "pulse-fig10", "--parameters"];
+    let tried = [
+        (&trace[..], "/dev/zero", 2),
+        (&trace, "pipe", 2),
+        (&trace, "folder", 2),
+        (&trace, "garbage", 1),
+        (&trace, "empty", 1),
+        (&parameters, "/dev/zero", 1),
+        (&parameters, "folder", 2),
+        (&parameters, "missing", 3),
+        (&parameters, "garbage", 1),
+    ];
+    std::fs::create_dir(at("folder")).expect("a folder");
+    for (arguments, name, code) in tried {
+        let path = if name.starts_with('/') { name.to_owned() } else { at(name) };
+        let output = run(&[arguments, &[&path]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {name}: {said}");
+        assert!(said.contains(&path), "{arguments:?} {name}: {said}");
     }
 }

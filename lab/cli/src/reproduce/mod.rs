@@ -80,10 +80,9 @@ pub fn run(args: &Args, as_json: bool) -> Result<(), Failure> {
     let mut inputs = Inputs::shipped();
     if let Some(path) = &args.parameters {
         let text = input_file::text(path, PARAMETERS_BYTES_MAX).map_err(|error| {
-            Failure::Failed(format!(
-                "{}: {error}: give a file of parameters, `--list` prints the fields",
-                path.display()
-            ))
+            let path = path.display();
+            let text = format!("{path}: {error}: give a file of parameters, `--list` prints the fields");
+            Failure::about(&error, text)
         })?;
         inputs
             .replace(&path.display().to_string(), &text)

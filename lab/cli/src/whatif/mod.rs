@@ -35,7 +35,7 @@ use memlift_model::whatif::{
 };
 
 use memlift_cli::failure::Failure;
-use memlift_cli::print;
+use memlift_cli::{input, print};
 
 use beside::beside;
 use export::{Format, Pages};
@@ -347,6 +347,7 @@ fn read(path: &Path) -> Result<Trace, Failure> {
             format!("{path}: {error}: record one first, `memlift record -o {path} -- program`"),
         )
     };
+    input::plain(path)?;
     let mut file = File::open(path).map_err(unread)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
     let mut head = Vec::new();
