@@ -116,8 +116,8 @@ impl Kind {
         if matches!(workload, "get" | "scan" | "readers4" | "beside") && !quick { 1_000_000 } else { 10_000 }
     }
 
-    /// Runs are some ten milliseconds of the slower side. Stepping through a map or an application takes tens of seconds: under
-    /// `--quick` one of each is.
+    /// Runs are some ten milliseconds of the slower side. Stepping through maps, applications and shadow pages takes tens of seconds:
+    /// under `--quick` one application, records and single pages are.
     fn plan(self, quick: bool) -> Plan {
         let plan = |count, count_quick| Plan {
             count: if quick { count_quick } else { count },
@@ -132,10 +132,10 @@ impl Kind {
                 ..plan(40_000 / (ranges + 1), 200)
             },
             // A map with fewer inserts would be another row.
-            Kind::Map { kind, inserts } => {
-                Plan { steps: !quick || (kind, inserts) == ("btree", 10_000), ..plan(inserts, inserts) }
+            Kind::Map { inserts, .. } => Plan { steps: !quick, ..plan(inserts, inserts) },
+            Kind::Pages(shape, _) => {
+                Plan { steps: !quick || shape == Shape::Checkpoint, ..plan(8000 / shape.pages() as u64, 100) }
             }
-            Kind::Pages(shape, _) => Plan { steps: true, ..plan(8000 / shape.pages() as u64, 100) },
             Kind::Store { workload: "commit" } => plan(100, 5),
             Kind::Store { workload: "group16" } => plan(512, 64),
             Kind::Store { workload: "scan" } => plan(2000, 100),

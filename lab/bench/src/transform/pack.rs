@@ -24,6 +24,8 @@ const PASS_BYTES_QUICK: usize = 128 << 10;
 const SAMPLE_S: f64 = 5e-3;
 /// Messages whose instructions are counted.
 const COUNTED: usize = 2;
+/// Bytes of the one message whose instructions a quick run counts: each instruction takes microseconds.
+const COUNTED_BYTES_QUICK: usize = 256;
 
 /// Row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,8 +167,14 @@ pub(super) fn row(definition: &Definition, pack: Pack, quick: bool) -> Result<Ro
     let rival = match &theirs {
         Packs::Isal(_, level) => {
             let level = *level;
-            let chosen = if quick { 1 } else { COUNTED };
-            count_instructions(&mut row, &corpus, chosen, &mut ours, &mut theirs, &mut packed);
+            let (chosen, most) = if quick { (1, COUNTED_BYTES_QUICK) } else { (COUNTED, pack.bytes) };
+            let messages: Vec<&[u8]> = corpus
+                .messages()
+                .step_by((corpus.count() / chosen).max(1))
+                .take(chosen)
+                .map(|message| &message[..message.len().min(most)])
+                .collect();
+            count_instructions(&mut row, &messages, &mut ours, &mut theirs, &mut packed);
             format!("isal_deflate_stateless level {level}, state reused")
         }
         _ => format!("{} level 6, initialised per message as nginx does", zlib.version()),
@@ -250,19 +258,18 @@ fn measure(
     pairs::interleave(quick, |side| turn(side, passes))
 }
 
-/// Counts the instructions of both sides on `chosen` messages; leaves no count where stepping is not possible.
+/// Counts the instructions of both sides on these messages; leaves no count where stepping is not possible.
 fn count_instructions(
     row: &mut Row,
-    corpus: &Corpus,
-    chosen: usize,
+    messages: &[&[u8]],
     ours: &mut Packs,
     theirs: &mut Packs,
     packed: &mut Packed,
 ) {
     // On one core tracer and traced hand over without waking another.
     let _pinned = Pinned::first(None);
-    let (mut sums, every) = ([0, 0], (corpus.count() / chosen).max(1));
-    for source in corpus.messages().step_by(every).take(chosen) {
+    let (mut sums, count) = ([0, 0], messages.len() as u64);
+    for source in messages {
         for (sum, packs) in sums.iter_mut().zip([&mut *ours, &mut *theirs]) {
             let slot = &mut packed.slots[..packed.slot_bytes];
             let mut call = || {
@@ -273,7 +280,7 @@ fn count_instructions(
         }
     }
     let [ours, theirs] = sums;
-    row.count.insert("instructions".to_owned(), ours / chosen as u64);
-    row.count.insert("rival_instructions".to_owned(), theirs / chosen as u64);
+    row.count.insert("instructions".to_owned(), ours / count);
+    row.count.insert("rival_instructions".to_owned(), theirs / count);
     row.count.insert("instructions_permille".to_owned(), (ours * 1000).div_ceil(theirs));
 }
