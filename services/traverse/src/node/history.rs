@@ -91,7 +91,9 @@ impl History {
         if stamp.run == current {
             return stamp.changes <= self.made.load(Ordering::SeqCst);
         }
-        if stamp.run == 0 || (stamp.run ^ current) >> (u64::BITS - LINE_BITS) != 0 {
+        // Without a start of its own a log has no line.
+        let is_of_another = (stamp.run ^ current) >> (u64::BITS - LINE_BITS) != 0;
+        if stamp.run == 0 || current == 0 || is_of_another {
             return true;
         }
         let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
