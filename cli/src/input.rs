@@ -5,6 +5,7 @@
 //!   has other contents: failed (1). The last two, and a missing file, are reported by the code that opens it ([`Failure::about`])
 //! - **Why** opening a named pipe waits for a writer, so the kind is looked at first
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::failure::Failure;
@@ -17,6 +18,19 @@ use crate::output::kind_name;
 /// [`Failure::Usage`]: there is a folder, a pipe, a socket or a device.
 pub fn plain(path: &Path) -> Result<(), Failure> {
     refuse(path, |found| !found.is_file())
+}
+
+/// Refuses a path that leads to anything but a plain file or a pipe without a name, which somebody has already opened: `/dev/stdin`
+/// behind another command, or a shell's `<(command)`. To open a pipe with a name would wait for its writer.
+///
+/// # Errors
+///
+/// [`Failure::Usage`]: there is a folder, a pipe with a name, a socket or a device.
+pub fn plain_or_piped(path: &Path) -> Result<(), Failure> {
+    refuse(path, |found| {
+        let is_nameless = found.file_type().is_fifo() && std::fs::canonicalize(path).is_err();
+        !found.is_file() && !is_nameless
+    })
 }
 
 /// Refuses a path that leads to a folder. A pipe passes, so that a shell's `<(command)` can stand for a text file.

@@ -561,7 +561,7 @@ fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wron
     std::fs::write(&trace, &bytes).expect("written");
     for (arguments, code, wanted) in [
         (vec!["whatif", &trace], 1, "version (byte 8): 0x9: this memlift reads versions 4 and 5"),
-        (vec!["whatif", "/dev/null"], 1, "give what `memlift record` wrote"),
+        (vec!["whatif", "/dev/null"], 2, "it is a device: name a plain file"),
         (vec!["whatif", "no-such.trace"], 3, "record one first"),
         (vec!["whatif", "--sweep", "start=1", &trace], 2, "NAME=A..B"),
         (vec!["record", "--limit", "1K", "--", "true"], 2, "give 1M to 1T"),

@@ -215,7 +215,7 @@ fn bad_input_gets_a_line_that_says_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("mine.toml");
     let path = file.to_str().expect("UTF-8");
-    assert!(refused(&["pulse-fig10", "--parameters", path], 1).contains("give a file of parameters"));
+    assert!(refused(&["pulse-fig10", "--parameters", path], 3).contains("give a file of parameters"));
     std::fs::write(&file, "device = \"pulse\"\nversion = 1\n[scheduler]\nvalue = -1\n").expect("written");
     let missing = refused(&["pulse-fig10", "--parameters", path], 1);
     assert!(missing.contains("mine.toml: network_stack: it is missing; add its table"), "{missing}");

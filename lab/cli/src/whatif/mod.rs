@@ -347,7 +347,7 @@ fn read(path: &Path) -> Result<Trace, Failure> {
             format!("{path}: {error}: record one first, `memlift record -o {path} -- program`"),
         )
     };
-    input::plain(path)?;
+    input::plain_or_piped(path)?;
     let mut file = File::open(path).map_err(unread)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
     let mut head = Vec::new();
