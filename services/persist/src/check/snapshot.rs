@@ -51,6 +51,10 @@ pub(crate) fn lock_file(path: &Path, write: bool) -> Result<File> {
     }
 }
 
+fn refuse_empty(file: &File) -> Result<()> {
+    if file.metadata().is_ok_and(|metadata| metadata.len() == 0) { Err(Error::NotAPool) } else { Ok(()) }
+}
+
 impl Snapshot {
     /// Reads a pool. A damaged pool is no error; a file that is no pool is one.
     pub fn open(files: &impl Files) -> Result<Snapshot> {
@@ -62,12 +66,15 @@ impl Snapshot {
         }
     }
 
-    /// As [`Snapshot::open`], for files that the caller has locked.
+    /// As [`Snapshot::open`], for files that the caller has locked; dropping the snapshot unlocks them.
     pub fn read_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
+        let view = |file, path: &Path| Ok(Mapped::private_view(file, path)?.owned());
         if let [path] = paths {
-            return Snapshot::read(files.remove(0), path);
+            let file = files.remove(0);
+            refuse_empty(&file)?;
+            return Snapshot::of(Medium::Mapped(view(file, path)?));
         }
-        let medium = interleave::of_files(files, paths, |file, path, _| Mapped::private_view(file, path))?;
+        let medium = interleave::of_files(files, paths, |file, path, _| view(file, path))?;
         let file_bytes = medium.len();
         let header = |turn: u64| {
             let mut page = vec![0; HEADER_BYTES as usize];
@@ -78,11 +85,9 @@ impl Snapshot {
         Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
     }
 
-    /// As [`Snapshot::open`], for a file that the caller has locked.
+    /// As [`Snapshot::open`], for a file that the caller has locked and keeps locked.
     pub fn read(file: File, path: &Path) -> Result<Snapshot> {
-        if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
-            return Err(Error::NotAPool);
-        }
+        refuse_empty(&file)?;
         Snapshot::of(Medium::Mapped(Mapped::private_view(file, path)?))
     }
 
@@ -165,5 +170,34 @@ impl Snapshot {
         let mut bytes = [0; 8];
         self.heap(offset, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "the test forks")]
+mod tests {
+    use super::*;
+    use crate::{Options, Pool};
+
+    #[test]
+    fn a_pool_that_was_looked_at_is_free_while_a_forked_child_lives() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("test.pool");
+        Pool::create(&path, &Options::default()).expect("created").close().expect("closed");
+        let snapshot = Snapshot::open(&path).expect("opened");
+        // SAFETY: the child waits for its end, as one does that is between fork and exec.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+        drop(snapshot);
+        let again = Pool::open(&path, &Options::default()).map(drop);
+        // SAFETY: ends the child above, and waits for it.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        again.expect("the child's descriptor has no lock any more");
     }
 }
