@@ -211,7 +211,7 @@ wheel: venv rust
 	@$(WHEEL_HOST) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
 	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
 		$(WHEEL_HOST) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
-	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig $(WITHOUT_REPLICAS) \
+	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig --compression-level 9 $(WITHOUT_REPLICAS) \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; cd $(CURDIR) && $(empty_wheel_data); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
@@ -224,7 +224,7 @@ wheel-aarch64:
 ## wheel-lab Leaves the wheel of `memlift-lab` in dist/: benches beside rivals, the papers' machines, whatif. `make wheel` comes first
 wheel-lab: venv rust
 	@tools/setup wheel $(PORTABLE)
-	@cd lab/cli && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+	@cd lab/cli && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig --compression-level 9 \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist
 	@tools/wheel-check "$$(ls -t dist/memlift_lab-*.whl | head -1)" $(PORTABLE_GLIBC)
 
@@ -235,7 +235,7 @@ wheel-server: venv rust
 	@install -d $(SERVER_DATA)/scripts $(SERVER_DATA)/data/share/doc/memlift-server dist
 	@$(STRIP) $(PORTABLE_BUILT)/memlift $(SERVER_DATA)/scripts/memlift-server
 	@tools/notices $(SERVER_DATA)/data/share/doc/memlift-server/NOTICES memlift-cli memlift-python
-	@cd $(SERVER_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+	@cd $(SERVER_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig --compression-level 9 \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; rm -rf $(CURDIR)/$(SERVER_DATA); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift_server-*.whl | head -1)" $(PORTABLE_GLIBC)
