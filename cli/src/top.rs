@@ -34,9 +34,10 @@ pub fn run(once: bool, interval: Duration, as_json: bool) -> Result<(), Failure>
     }
     if once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let text = snapshot(&Sample::take());
-        return print::line(
-            &print::columns().map_or_else(|| text.clone(), |columns| print::cut(&text, columns)),
-        );
+        return print::line(&match print::columns() {
+            Some(columns) => print::cut(&text, columns),
+            None => text,
+        });
     }
     let mut terminal = ratatui::try_init()?;
     let outcome = live(&mut terminal, interval);

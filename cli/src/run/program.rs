@@ -36,15 +36,11 @@ pub fn find(name: &OsStr) -> Result<Program, Failure> {
     let path = find_in_path(name).ok_or_else(|| {
         let path = Path::new(name);
         let named = name.as_encoded_bytes().contains(&b'/');
-        match named.then(|| std::fs::metadata(path).ok()).flatten() {
-            Some(found) if !found.is_file() => {
-                Failure::Usage(format!("{}: this is not a file that may be executed", path.display()))
-            }
-            Some(_) => {
-                Failure::Unavailable(format!("{}: this is not a file that may be executed", path.display()))
-            }
-            None => Failure::Unavailable(format!("{}: there is no such program", path.display())),
-        }
+        let Some(found) = named.then(|| std::fs::metadata(path).ok()).flatten() else {
+            return Failure::Unavailable(format!("{}: there is no such program", path.display()));
+        };
+        let text = format!("{}: this is not a file that may be executed", path.display());
+        if found.is_file() { Failure::Unavailable(text) } else { Failure::Usage(text) }
     })?;
     let uncovered = reason(&path, 0);
     Ok(Program { path, uncovered })

@@ -583,17 +583,25 @@ fn a_pipeline_shares_its_fences_and_is_answered_in_order() {
     });
 }
 
-/// Replies of 12 MB wait in the server, more than a socket takes, when the client has ended its side.
+impl Client {
+    /// Stores a value of 300,000 bytes and asks for it forty times, which is more than a socket takes. Returns the value.
+    fn asks_for_large_replies(&mut self) -> Vec<u8> {
+        let value = vec![b'x'; 300_000];
+        let start = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len());
+        self.0.write_all(start.as_bytes()).expect("sent");
+        self.0.write_all(&[&value[..], b"\r\n"].concat()).expect("sent");
+        self.hears(b"+OK\r\n");
+        self.0.write_all(&b"GET k\r\n".repeat(40)).expect("sent");
+        value
+    }
+}
+
+/// Replies of 12 MB wait in the server when the client has ended its side.
 #[test]
 fn who_has_ended_its_side_gets_all_replies() {
     with_server(&ServerOptions { threads: 1, ..ServerOptions::default() }, |address, _| {
         let mut c = Client::new(address);
-        let value = vec![b'x'; 300_000];
-        c.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).as_bytes())
-            .expect("sent");
-        c.0.write_all(&[&value[..], b"\r\n"].concat()).expect("sent");
-        c.hears(b"+OK\r\n");
-        c.0.write_all(&b"GET k\r\n".repeat(40)).expect("sent");
+        let value = c.asks_for_large_replies();
         c.0.write_all(b"INCR n\r\nGET").expect("sent");
         c.0.shutdown(std::net::Shutdown::Write).expect("ended");
         std::thread::sleep(Duration::from_millis(300));
@@ -610,12 +618,7 @@ fn who_has_ended_its_side_gets_all_replies() {
 fn large_replies_do_not_stop_the_requests_behind_them() {
     with_server(&ServerOptions { threads: 1, ..ServerOptions::default() }, |address, _| {
         let mut c = Client::new(address);
-        let value = vec![b'x'; 300_000];
-        c.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).as_bytes())
-            .expect("sent");
-        c.0.write_all(&[&value[..], b"\r\n"].concat()).expect("sent");
-        c.hears(b"+OK\r\n");
-        c.0.write_all(&b"GET k\r\n".repeat(40)).expect("sent");
+        let value = c.asks_for_large_replies();
         for _ in 0..40 {
             assert_eq!(c.bulk(), value);
         }

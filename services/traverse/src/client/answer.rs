@@ -248,10 +248,10 @@ impl Client {
             Status::Foreign => {
                 let reach = &self.reaches[flight.node];
                 let (node, had, has) = (reach.name.clone(), reach.cluster, header.cluster);
-                let error = match had {
-                    0 => ClientError::OlderLog { node },
-                    _ if had == has => ClientError::OlderLog { node },
-                    _ => ClientError::OtherMemory { node, had, has },
+                let error = if had == 0 || had == has {
+                    ClientError::OlderLog { node }
+                } else {
+                    ClientError::OtherMemory { node, had, has }
                 };
                 self.finish(sequence, Err(error));
             }
