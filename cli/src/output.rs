@@ -2,35 +2,32 @@
 //! Files that a command writes at a path given by the user: only plain files, and never over an existing one without
 //! `--force`.
 //!
-//! - **Flow** [`Output::create`] refuses paths that may not be replaced and makes a file beside the target ─▶ the caller
-//!   writes its bytes ─▶ [`Output::finish`] renames it to the target
+//! - **Flow** [`Output::create`] refuses paths that may not be replaced and makes a file without a name ─▶ the caller writes its
+//!   bytes ─▶ [`Output::finish`] gives it the target's name
 //! - **Order** the target is unchanged until all bytes are written; a command that fails or is interrupted leaves it
 //!   unchanged
 //! - **Not here** pools, logs and sockets, which their services open
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags};
-use rustix::io::Errno;
+use memlift::ground::fresh_file::FreshFile;
 
 use crate::failure::Failure;
 
-/// A file under construction beside its target. If it is dropped without [`finish`](Output::finish), it is removed.
+/// A file under construction. If it is dropped without [`finish`](Output::finish), or the process is killed, it is gone.
 #[derive(Debug)]
 pub struct Output {
-    file: File,
-    partial: PathBuf,
+    fresh: FreshFile,
     target: PathBuf,
     force: bool,
     option: &'static str,
-    finished: bool,
 }
 
 impl Output {
-    /// Makes a file beside `target`. `option` is the command line option that named the target, for errors.
+    /// Makes a file for `target`. `option` is the command line option that named the target, for errors.
     ///
     /// # Errors
     ///
@@ -60,21 +57,13 @@ impl Output {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(refused(&error)),
         }
-        let name = resolved.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let partial = resolved.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&partial)
-            .map_err(|error| refused(&error))?;
-        Ok(Output { file, partial, target: resolved, force, option, finished: false })
+        let fresh = FreshFile::create(&resolved, 0o600).map_err(|error| refused(&error))?;
+        Ok(Output { fresh, target: resolved, force, option })
     }
 
     /// Returns the file to write to.
     pub fn file(&self) -> &File {
-        &self.file
+        self.fresh.file()
     }
 
     /// Returns the path that the file will have.
@@ -82,42 +71,20 @@ impl Output {
         &self.target
     }
 
-    /// Renames the file to the target. The returned handle stays valid.
+    /// Gives the file its name. The returned handle stays valid.
     ///
     /// # Errors
     ///
     /// [`Failure::Usage`]: somebody made the target meanwhile and `force` is false. [`Failure::Failed`]: the file cannot be
     /// renamed.
-    pub fn finish(mut self) -> Result<File, Failure> {
-        let failed = |error: Errno| {
-            let error = io::Error::from(error);
-            Failure::Failed(format!("{} {}: {error}", self.option, self.target.display()))
-        };
-        let file = self.file.try_clone()?;
-        let flags = if self.force { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Err(exists(self.option, &self.target)),
-            // The file system lacks the flag. A hard link is used instead, because linking fails if the name exists.
-            Err(Errno::INVAL | Errno::NOSYS) if !self.force => {
-                match rustix::fs::linkat(CWD, &self.partial, CWD, &self.target, rustix::fs::AtFlags::empty())
-                {
-                    Ok(()) => fs::remove_file(&self.partial)?,
-                    Err(Errno::EXIST) => return Err(exists(self.option, &self.target)),
-                    Err(error) => return Err(failed(error)),
-                }
+    pub fn finish(self) -> Result<File, Failure> {
+        let file = self.fresh.file().try_clone()?;
+        match self.fresh.publish(self.force) {
+            Ok(()) => Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !self.force => {
+                Err(exists(self.option, &self.target))
             }
-            Err(error) => return Err(failed(error)),
-        }
-        self.finished = true;
-        Ok(file)
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if !self.finished {
-            let _ = fs::remove_file(&self.partial);
+            Err(error) => Err(Failure::Failed(format!("{} {}: {error}", self.option, self.target.display()))),
         }
     }
 }

@@ -60,7 +60,7 @@ fn hidden_files(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).expect("a folder").flatten();
     names
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.ends_with(".partial"))
+        .filter(|name| name.ends_with(".part"))
         .collect()
 }
 

@@ -3,11 +3,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use memlift::persist::{Options, PPtr, PSlice, Persist, Pool};
 use serde_json::Value;
+
+const SIGXFSZ: i32 = 25;
 
 #[derive(Clone, Copy, Persist)]
 #[persist(crate = memlift::persist)]
@@ -118,6 +121,37 @@ fn a_pool_is_made_described_dumped_and_converted() {
     succeeds(at, &["pool", "check", "a.pool"]);
     assert_eq!(fails(at, &["pool", "compact", "none.pool"]).0, 3);
     assert_eq!(count(at), 3, "nothing else is left");
+}
+
+/// The kernel kills a process that writes behind the size it allows: here at many places of the work.
+#[test]
+fn a_command_that_is_killed_leaves_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    succeeds(at, &["pool", "create", "a.pool", "--size", "2M"]);
+    fill(&at.join("a.pool"));
+    let verbs = [
+        &["pool", "repair", "a.pool", "b.pool"][..],
+        &["pool", "convert", "a.pool", "b.pool", "--size", "2M"],
+        &["pool", "backup", "a.pool", "b.pool"],
+        &["pool", "create", "b.pool", "--size", "2M"],
+    ];
+    for arguments in verbs {
+        let mut killed = 0;
+        for blocks in (0..12).map(|shift| 1 << shift) {
+            let mut command = Command::new("bash");
+            command.args(["-c", "ulimit -c 0; ulimit -f $0; exec \"$@\"", &blocks.to_string()]);
+            command.arg(env!("CARGO_BIN_EXE_memlift")).args(arguments).current_dir(at);
+            let ended = command.stdin(Stdio::null()).output().expect("bash starts");
+            if ended.status.signal() == Some(SIGXFSZ) {
+                killed += 1;
+                assert_eq!(count(at), 1, "{arguments:?} with files of {blocks} KiB");
+            } else if at.join("b.pool").exists() {
+                std::fs::remove_file(at.join("b.pool")).expect("there");
+            }
+        }
+        assert!(killed > 5, "{arguments:?}: killed {killed} times of 12");
+    }
 }
 
 #[test]

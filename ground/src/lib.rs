@@ -15,6 +15,7 @@ pub mod config;
 pub mod region;
 #[expect(unsafe_code, reason = "gives the kernel a list of words to mark when a thread dies")]
 pub mod robust;
+pub mod fresh_file;
 pub mod input_file;
 pub mod own_file;
 pub mod rights;

@@ -140,7 +140,7 @@ class Compress:
         self.app = app
         self.minimum_size = minimum_size
         self.level = level
-        self.encodings = _check(minimum_size, level, encodings)
+        self.encodings: tuple[str, ...] = _check(minimum_size, level, encodings)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":

@@ -3,11 +3,14 @@
 //!
 //! - **Layout** the first line is [`MARKER`] and the FNV-1a hash of the rest. A file without it belongs to somebody else; one with another
 //!   hash was edited
-//! - **Order** written under another name, then renamed
+//! - **Order** complete before it has its name
 //! - **Not here** the contents: enable.rs
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+
+use memlift::ground::fresh_file::FreshFile;
 
 use crate::failure::Failure;
 
@@ -62,7 +65,7 @@ pub fn refuse_foreign(path: &Path) -> Result<FileOwner, Failure> {
     Err(Failure::Failed(format!("{} {why}: it stays as it is; move it away first", path.display())))
 }
 
-/// Writes a file under another name and renames it.
+/// Writes a file, which appears under its name once it is complete.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         let root = if error.kind() == std::io::ErrorKind::PermissionDenied {
@@ -74,12 +77,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     };
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(failed)?;
-    let partial = folder.join(format!(".memlift-{}.partial", std::process::id()));
-    let mut opened = fs::OpenOptions::new().write(true).create_new(true).open(&partial).map_err(failed)?;
-    let written = std::io::Write::write_all(&mut opened, text.as_bytes());
-    written.inspect_err(|_| drop(fs::remove_file(&partial))).map_err(failed)?;
-    fs::rename(&partial, path).map_err(|error| {
-        let _ = fs::remove_file(&partial);
-        failed(error)
-    })
+    let fresh = FreshFile::create(path, 0o666).map_err(failed)?;
+    fresh.file().write_all(text.as_bytes()).map_err(failed)?;
+    fresh.publish(true).map_err(failed)
 }

@@ -8,6 +8,7 @@
 //! - **Not here** older versions of the format: there are none, version 1 is the first. A pool of another version is refused
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 
 use crate::catalog::Catalog;
@@ -19,7 +20,7 @@ use crate::check::snapshot::Snapshot;
 use crate::check::types::Types;
 use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
-use crate::fresh::Fresh;
+use crate::fresh::{Fresh, file_error};
 use crate::layout::{
     BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, FEATURE_CHECKSUMS, FEATURE_SPANS,
     Header, SLAB_BYTES, ZONE_SLABS, is_system,
@@ -73,8 +74,9 @@ pub fn convert(source: impl Files, target: impl AsRef<Path>, wish: &Conversion) 
         return Err(Error::corrupt(odd.what.clone()));
     }
     let options = wanted(&header, wish, &directory)?;
-    let fresh = Fresh::beside(target.as_ref())?;
-    let (new, copied) = fill(&snapshot, &directory, &marked, fresh.path(), &options)?;
+    let fresh = Fresh::file(target.as_ref())?;
+    open::create_in(&fresh, target.as_ref(), &options)?;
+    let (new, copied) = fill(&snapshot, &directory, &marked, fresh.open()?, target.as_ref())?;
     fresh.publish()?;
     Ok(Converted { source: header, target: new, replayed: recovered.transactions, copied })
 }
@@ -121,18 +123,15 @@ fn wanted(header: &Header, wish: &Conversion, directory: &[Entry]) -> Result<Opt
     })
 }
 
-/// Makes the file of a new pool and copies the heap into it.
+/// Copies the heap into the file of a new pool, which `path` will name.
 fn fill(
     snapshot: &Snapshot,
     directory: &[Entry],
     marked: &BTreeSet<u64>,
+    file: File,
     path: &Path,
-    options: &Options,
 ) -> Result<(Header, u64)> {
-    open::create(path, options)?;
-    let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(failed("open"))?;
-    let bytes = file.metadata().map_err(failed("stat"))?.len();
+    let bytes = file.metadata().map_err(file_error("stat", path))?.len();
     let medium = Medium::Mapped(Mapped::new(file, path, 2 * bytes, Domain::Pages, true)?);
     let mut new = crate::recover::read_header(&medium)?;
     let mut counters = Counters::default();
@@ -151,7 +150,8 @@ fn fill(
         copied += SLAB_BYTES;
     }
     bodies(&medium, &home, &mut new, directory, &mut counters)?;
-    if matches!(options.mechanism, Mechanism::Redo | Mechanism::Checkpoint) {
+    let mechanism = Mechanism::from_byte(new.mechanism);
+    if matches!(mechanism, Some(Mechanism::Redo | Mechanism::Checkpoint)) {
         checksums(&medium, &mut new, directory, &mut counters)?;
     }
     medium.harden(&mut counters)?;

@@ -155,12 +155,17 @@ pub(crate) fn random_uuid() -> Result<[u8; 16]> {
 /// Makes the file of a new pool.
 pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
     let fresh = Fresh::file(path)?;
-    let header = new_header(options, pages(&fresh, path, options)?, random_uuid()?)?;
+    create_in(&fresh, path, options)?;
+    fresh.publish()
+}
+
+/// Makes a new pool in a file that `path` will name.
+pub(crate) fn create_in(fresh: &Fresh, path: &Path, options: &Options) -> Result<()> {
+    let header = new_header(options, pages(fresh, path, options)?, random_uuid()?)?;
     let file = fresh.open()?;
     allocate(&file, path, header.file_bytes(), LANES_START, header.allocated_from())?;
     let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
-    format(&Medium::Mapped(mapped), &header)?;
-    fresh.publish()
+    format(&Medium::Mapped(mapped), &header)
 }
 
 /// Returns true if pages, and not lines, are what becomes durable in a new file.

@@ -88,12 +88,12 @@ fn copy(source: impl Files, target: impl AsRef<Path>, loss: Loss) -> Result<Repa
     let guards = sources.iter().map(|source| lock_file(source, false)).collect::<Result<Vec<File>>>()?;
     let mut fresh = Vec::with_capacity(sources.len());
     for (at, source) in sources.iter().enumerate() {
-        let one = Fresh::beside(&numbered(target, at))?;
+        let one = Fresh::file(&numbered(target, at))?;
         std::fs::copy(source, one.path()).map_err(|error| failed("copy", source, error))?;
         fresh.push(one);
     }
     drop(guards);
-    let made: Vec<PathBuf> = fresh.iter().map(|one| one.path().to_owned()).collect();
+    let made: Vec<PathBuf> = fresh.iter().map(|one| one.path()).collect();
     let changes = mend(&made, loss).map_err(|error| named(error, &sources))?;
     let mut repaired = finish(&made, changes)?;
     // The first file last: without it there is no pool.

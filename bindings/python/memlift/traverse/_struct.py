@@ -64,8 +64,14 @@ class Array:
         return f"{self.element!r}[{self.count}]"
 
 
-u8, u16, u32, u64 = (Number(size, False) for size in (1, 2, 4, 8))
-i8, i16, i32, i64 = (Number(size, True) for size in (1, 2, 4, 8))
+u8: Number = Number(1, False)
+u16: Number = Number(2, False)
+u32: Number = Number(4, False)
+u64: Number = Number(8, False)
+i8: Number = Number(1, True)
+i16: Number = Number(2, True)
+i32: Number = Number(4, True)
+i64: Number = Number(8, True)
 
 
 class at:

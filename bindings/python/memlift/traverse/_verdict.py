@@ -23,16 +23,16 @@ class Verdict:
         return f"{self.name}({', '.join(self.parameters)})"
 
 
-done = Verdict("done", (), "The scratchpad is the answer.")
-missing = Verdict("missing", (), "The walk is over and found nothing.")
-retry = Verdict("retry", (), "A writer was here: start again at the first node.")
-go_on = Verdict("go_on", ("address",), "Go on at the node with this address.")
-emit = Verdict(
+done: Verdict = Verdict("done", (), "The scratchpad is the answer.")
+missing: Verdict = Verdict("missing", (), "The walk is over and found nothing.")
+retry: Verdict = Verdict("retry", (), "A writer was here: start again at the first node.")
+go_on: Verdict = Verdict("go_on", ("address",), "Go on at the node with this address.")
+emit: Verdict = Verdict(
     "emit",
     ("what", "next", "bytes"),
     "Append a field of the scratchpad (or `bytes` bytes from an offset on) to the result, then go on at `next`.",
 )
-compare_swap = Verdict(
+compare_swap: Verdict = Verdict(
     "compare_swap", ("address", "expected", "new"), "If the eight bytes there are `expected`, they become `new`."
 )
-fetch_add = Verdict("fetch_add", ("address", "addend"), "Add to the eight bytes there.")
+fetch_add: Verdict = Verdict("fetch_add", ("address", "addend"), "Add to the eight bytes there.")

@@ -11,6 +11,8 @@ use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use memlift_ground::fresh_file::FreshFile;
+
 use super::LogError;
 use super::entry::Entry;
 use super::frame::{HEAD_BYTES, Head, Record};
@@ -100,7 +102,7 @@ pub fn check_log(path: &Path) -> Result<LogReport, LogError> {
 ///
 /// # Errors
 ///
-/// The errors of [`check_log`]; or `to` cannot be created or written. An unfinished `to` is removed.
+/// The errors of [`check_log`]; or `to` cannot be created or written. `to` appears once it is complete.
 pub fn repair_log(
     path: &Path,
     to: &Path,
@@ -111,15 +113,17 @@ pub fn repair_log(
     let system = LogError::system(to);
     let mut head = Head::new(report.base, report.memory_bytes).map_err(&system)?;
     head.version = head.version.max(report.version);
-    let file = OpenOptions::new().write(true).create_new(true).open(to).map_err(&system)?;
-    let done = copy(path, &head, file, behind, &mut may_follow).map_err(|error| match error {
+    if to.symlink_metadata().is_ok() {
+        return Err(system(io::ErrorKind::AlreadyExists.into()));
+    }
+    let fresh = FreshFile::create(to, 0o666).map_err(&system)?;
+    let file = fresh.file().try_clone().map_err(&system)?;
+    let saved = copy(path, &head, file, behind, &mut may_follow).map_err(|error| match error {
         Copying::Log(error) => error,
         Copying::Target(error) => system(error),
-    });
-    if done.is_err() {
-        let _ = std::fs::remove_file(to);
-    }
-    done
+    })?;
+    fresh.publish(false).map_err(system)?;
+    Ok(saved)
 }
 
 /// The file that failed: the log that is read, or the copy.
