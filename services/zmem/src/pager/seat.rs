@@ -33,7 +33,8 @@ pub(super) type Page = [u8; PAGE_BYTES];
 
 /// The work buffers of one thread.
 pub(super) struct Seat {
-    /// Mapping for the packer, one packed page and a cluster, laid out as [`Room`].
+    /// Mapping for the packer, one packed page and a cluster, laid out as [`Room`]. It starts as zeros, which are a new
+    /// packer, so that a process that never works on pages has none of it in memory.
     room: Mapping,
     /// Number of pages of the cluster that were ever used; these are charged.
     pub reached: usize,
@@ -59,9 +60,6 @@ struct Room {
 impl Seat {
     fn new(index: usize) -> Result<Seat> {
         let room = Mapping::reserve("room for the pages of a fault", size_of::<Room>())?;
-        // SAFETY: the mapping is as large as a Room, aligned to a page, and belongs to this value alone. The packer is
-        // written before anything refers to it, and zero bytes are valid for the rest.
-        unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
         Ok(Seat { room, reached: 0, dense: [false; 2], packer_charged: 0, index, handler_since: None })
     }
 
@@ -84,8 +82,8 @@ impl Seat {
 
     /// Returns the packer, the room for a packed page, and the room for a cluster.
     pub fn parts(&mut self) -> (&mut Packer, &mut Page, &mut [Page; CLUSTER]) {
-        // SAFETY: the mapping contains the Room that `new` made, this value owns it, and `&mut self` excludes other
-        // references.
+        // SAFETY: the mapping is as large as a Room and aligned to a page, its zero bytes are a valid Room, this value owns it,
+        // and `&mut self` excludes other references.
         let room = unsafe { &mut *self.room.pointer().as_ptr().cast::<Room>() };
         (&mut room.packer, &mut room.packed, &mut room.pages)
     }
@@ -139,6 +137,28 @@ impl Seats {
         for seat in &self.seats {
             // SAFETY: the caller promises that this thread, or the one that forked, took the seat and forgot its guard.
             unsafe { seat.unlock() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_that_nobody_used_are_not_in_memory() {
+        let seats = Seats::new().expect("there is address space");
+        for _ in 0..SEATS {
+            let mut seat = seats.take();
+            assert_eq!(seat.packer_bytes(), 0);
+            let (packer, packed, pages) = seat.parts();
+            for (index, byte) in pages[0].iter_mut().enumerate() {
+                *byte = (index * index / 7) as u8;
+            }
+            let bytes = packer.pack(&pages[0], packed, memlift_kernels::pages::Effort::Fast);
+            assert!(!matches!(bytes, memlift_kernels::pages::Packed::Filled(_)));
+            assert!(seat.packer_bytes() > 0);
+            std::mem::forget(seat);
         }
     }
 }
