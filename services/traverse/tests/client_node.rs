@@ -21,7 +21,7 @@ use memlift_traverse::node::{Alone, BASE, Node, NodeOptions, Router};
 use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
 use memlift_traverse::structures::sink::ToHeap;
-use memlift_traverse::structures::{HashMap, Heap, List, OrderedMap, Scratch, Walk, shipped};
+use memlift_traverse::structures::{Addend, HashMap, Heap, List, OrderedMap, Scratch, Walk, shipped};
 use memlift_traverse::transport::shm::Shm;
 use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::transport::{Peer, Transport, TransportError};
@@ -324,6 +324,16 @@ fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
     assert_eq!((sum.count, sum.sum), (400, 399 * 200));
     assert_eq!(hash.get(&mut client, 399).expect("found"), Some(vec![143; 100]));
     assert!(hash.remove(&mut client, 399).expect("found") && client.counts().continued > 50);
+    // A number is added to, or stays as it is.
+    let word = client.place(&5_u64.to_le_bytes()).expect("room");
+    for (addend, before) in [(Addend::Unsigned(u64::MAX - 5), 5), (Addend::Less(3), u64::MAX)] {
+        assert_eq!(client.fetch_add(word, addend).expect("fits"), before);
+    }
+    for addend in [Addend::Unsigned(4), Addend::Less(u64::MAX), Addend::Signed(i64::MIN)] {
+        let told = client.fetch_add(word, addend);
+        assert!(matches!(told, Err(ClientError::Overflow { .. })), "{addend:?}: {told:?}");
+    }
+    assert_eq!(client.fetch_add(word, Addend::Signed(3)).expect("fits"), u64::MAX - 3);
     // A program of the user's own is limited by its budget.
     let scratch = Scratch::new().with(0, u64::MAX).with(24, list.head());
     let own = Walk { program: shipped::STL_FORWARD_LIST.program(), start: list.head(), scratch };

@@ -330,6 +330,28 @@ fn writers_of_one_chain_lose_nothing() {
 }
 
 #[test]
+fn sums_that_a_node_wraps_are_exact_or_refused() {
+    let mut image = Image::new(BASE, 1 << 20);
+    let mut map = OrderedMap::create(&mut image, 8).expect("room");
+    let mut list = List::create(&mut image).expect("room");
+    let numbers = [i64::MAX, i64::MAX, i64::MIN, i64::MIN, 7];
+    for (key, number) in (0_u64..).zip(numbers) {
+        map.insert(&mut image, key, &number.to_le_bytes()).expect("room");
+        list.push_back(&mut image, number.cast_unsigned(), &[]).expect("room");
+    }
+    let right = Aggregate { count: 5, sum: 5, min: i64::MIN, max: i64::MAX };
+    assert_eq!(list.sum(&mut image).expect("all of it"), right);
+    assert_eq!(map.aggregate_many(&mut image, &[0..=4, 9..=9]).expect("both"), [right, Aggregate::default()]);
+    let refused =
+        |error| matches!(error, ClientError::SumTooLarge { count: 2, sum } if sum.unsigned_abs() > 1 << 63);
+    assert!(refused(map.aggregate_many(&mut image, &[4..=4, 0..=1]).expect_err("too large")));
+    for number in numbers[2..].iter().rev() {
+        assert!(list.remove(&mut image, number.cast_unsigned()).expect("an answer"));
+    }
+    assert_eq!(list.sum(&mut image).map_err(refused), Err(true), "the two greatest numbers are left");
+}
+
+#[test]
 fn a_sum_that_does_not_fit_is_refused_and_the_value_stays() {
     let mut image = Image::new(BASE, 1 << 20);
     let mut map = HashMap::create(&mut image, 2).expect("room");

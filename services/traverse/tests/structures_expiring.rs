@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::node::{Alone, BASE, Durability, Node, NodeOptions};
 use memlift_traverse::structures::expiring::{Handle, Sweep, Terms, Ttl};
-use memlift_traverse::structures::{ExpiringMap, HashMap, Heap, Image, Key};
+use memlift_traverse::structures::{Addend, ExpiringMap, HashMap, Heap, Image, Key};
 use memlift_traverse::sweep::{Reached, Sweeper};
 use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::wire::Keys;
@@ -306,7 +306,7 @@ fn several_clients_share_a_bound_and_the_sweep_corrects_its_count() {
     };
     assert_eq!(counted(&mut client), live, "each entry was counted once");
     // A client that ended between its change and its count.
-    client.fetch_add(handle.terms + 48, 1 << 20).expect("added");
+    client.fetch_add(handle.terms + 48, Addend::Signed(1 << 20)).expect("added");
     let mut sweep = Sweep::default();
     while !map.sweep(&mut client, &mut sweep).expect("swept").ended {}
     assert_eq!(counted(&mut client), live);
@@ -356,7 +356,7 @@ fn sweeps_over_a_map_whose_entries_are_replaced_leave_its_count_right() {
     }
     assert!(steps > 20, "{steps}");
     // It rests. A client that ended between its change and its count had put an entry: the second sweep knows.
-    client.fetch_add(map.handle().terms + 48, 1_u64.wrapping_neg()).expect("added");
+    client.fetch_add(map.handle().terms + 48, Addend::Signed(-1)).expect("added");
     for _ in 0..3 {
         while !map.sweep(&mut client, &mut sweep).expect("swept").ended {}
     }

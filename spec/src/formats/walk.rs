@@ -98,7 +98,7 @@ impl ProgramHeader {
 pub enum ApplyKind {
     /// If the eight bytes are equal to `a`, they become `b`; the result is their old value.
     CompareSwap = 1,
-    /// Adds `a` to the eight bytes, wrapping; the result is their old value.
+    /// Adds `a` to the eight bytes, wrapping unless a request asks otherwise by `b`; the result is their old value.
     FetchAdd = 2,
 }
 

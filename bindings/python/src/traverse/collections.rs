@@ -404,8 +404,10 @@ impl WalkOrdered {
         let ends = begins.iter().skip(1).map(|next| next.saturating_sub(1)).chain([last]);
         let ranges: Vec<RangeInclusive<u64>> =
             begins.iter().zip(ends).map(|(&begin, end)| begin..=end).collect();
-        let found =
-            self.client.get().with(py, |open| locked(&self.map).aggregate_many(&mut open.client, &ranges))?;
+        let found = self
+            .client
+            .get()
+            .with(py, |open| locked(&self.map).aggregate_many_wrapping(&mut open.client, &ranges))?;
         Ok(found.into_iter().map(totals).collect())
     }
 
@@ -545,6 +547,6 @@ impl WalkList {
     }
 
     fn sum(&self, py: Python<'_>) -> PyResult<Totals> {
-        self.client.get().with(py, |open| locked(&self.list).sum(&mut open.client).map(totals))
+        self.client.get().with(py, |open| locked(&self.list).sum_wrapping(&mut open.client).map(totals))
     }
 }

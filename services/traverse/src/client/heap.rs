@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Answer, Client, ClientError, Request, Result};
+use crate::structures::Addend;
 use crate::structures::heap::{Heap, Outcome, Swap, Walk, Walked};
 use crate::structures::pool::GRACE;
 use crate::wire::Status;
@@ -328,7 +329,9 @@ impl Heap for Client {
         }
     }
 
-    fn fetch_add(&mut self, address: u64, addend: u64) -> Result<u64> {
-        self.call(Request::apply(ApplyKind::FetchAdd, address, addend, 0)).map(|answer| answer.value)
+    fn fetch_add(&mut self, address: u64, addend: Addend) -> Result<u64> {
+        let (bits, how) = addend.operands();
+        let answer = self.call(Request::apply(ApplyKind::FetchAdd, address, bits, how))?;
+        if answer.status == Status::Differs { Err(addend.overflow(answer.value)) } else { Ok(answer.value) }
     }
 }

@@ -16,6 +16,8 @@ use super::stats::Counter;
 use crate::slot::{Region, STOPPED};
 use crate::step::Verdict;
 use crate::transport::Peer;
+use memlift_spec::formats::walk::ApplyKind;
+
 use crate::wire::{
     ApplyOperands, FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_SINCE, FLAG_WRITES, Header, Kind,
     Status,
@@ -90,8 +92,10 @@ impl Shard {
             Verdict::Missing => self.end(index, at, Status::Missing, None),
             Verdict::Apply => {
                 let walk = &slot.walk;
-                let operands =
-                    ApplyOperands { kind: walk.apply, address: walk.address, a: walk.a, b: walk.b };
+                // The sum of a program may wrap, and the program leaves the second operand as it was.
+                let is_added = walk.apply == ApplyKind::FetchAdd as u64;
+                let b = if is_added { 0 } else { walk.b };
+                let operands = ApplyOperands { kind: walk.apply, address: walk.address, a: walk.a, b };
                 self.end(index, at, Status::Done, Some(operands));
             }
             Verdict::Retry => {

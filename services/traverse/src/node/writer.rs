@@ -24,6 +24,7 @@ use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
 use crate::map::ADDRESS_END;
 use crate::memory::{Allocator, AllocatorState, Memory, Usage};
+use crate::structures::Addend;
 use crate::wire::{ApplyOperands, Header, Kind, Status};
 
 /// Most blocks that one request may ask for.
@@ -470,7 +471,17 @@ impl Writer {
                 (if was == operands.a { Status::Applied } else { Status::Differs }, was)
             }
             Some(ApplyKind::FetchAdd) => {
-                (Status::Applied, self.memory.fetch_add(operands.address, operands.a))
+                // Nobody else changes the word meanwhile.
+                let was = self.memory.fetch_add(operands.address, 0);
+                let checked = Addend::of_operands(operands.a, operands.b);
+                if checked.is_some_and(|addend| addend.added_to(was).is_none()) {
+                    return (Status::Differs, was);
+                }
+                let bits = match checked {
+                    Some(Addend::Less(number)) => number.wrapping_neg(),
+                    _ => operands.a,
+                };
+                (Status::Applied, self.memory.fetch_add(operands.address, bits))
             }
             None => (Status::BadRequest, 0),
         }

@@ -6,6 +6,7 @@
 //!   removed nodes and retires them
 //! - **Not here** the choice of a key's chain (`hash`, `list`)
 
+use super::addend::Addend;
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};
 use crate::client::{ClientError, Result};
@@ -34,50 +35,6 @@ const LAST: usize = 184;
 const WORDS: usize = 192;
 /// Most removed nodes that one walk unlinks.
 const RUN_MAX: u64 = 8;
-
-/// A number to be added to the first eight bytes of a value, and how these are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addend {
-    /// Adds to an `i64`.
-    Signed(i64),
-    /// Adds to a `u64`.
-    Unsigned(u64),
-    /// Subtracts from a `u64`.
-    Less(u64),
-}
-
-impl From<i64> for Addend {
-    fn from(number: i64) -> Self {
-        Addend::Signed(number)
-    }
-}
-
-impl From<u64> for Addend {
-    fn from(number: u64) -> Self {
-        Addend::Unsigned(number)
-    }
-}
-
-impl Addend {
-    /// Returns the addend's bits, and the number by which `hash_add` knows how to add it.
-    fn words(self) -> (u64, u64) {
-        match self {
-            Addend::Signed(number) => (number.cast_unsigned(), 0),
-            Addend::Unsigned(number) => (number, 1),
-            Addend::Less(number) => (number, 2),
-        }
-    }
-
-    /// Returns the error that a value and this addend have no sum.
-    fn overflow(self, value: u64) -> ClientError {
-        let (value, addend) = match self {
-            Addend::Signed(number) => (i128::from(value.cast_signed()), i128::from(number)),
-            Addend::Unsigned(number) => (i128::from(value), i128::from(number)),
-            Addend::Less(number) => (i128::from(value), -i128::from(number)),
-        };
-        ClientError::Overflow { value, addend }
-    }
-}
 
 /// Key of a value: a number, or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -669,13 +626,53 @@ impl Chain {
         Ok(walked.result.chunks_exact(32).map(seen).collect())
     }
 
-    /// Returns sum, count, least and greatest of the keys.
+    /// Returns sum, count, least and greatest of the keys. A sum that may have wrapped at the node is added again here.
+    ///
+    /// # Errors
+    /// [`ClientError::SumTooLarge`], or the reason that there was no answer.
+    pub fn sum(self, heap: &mut impl Heap) -> Result<Aggregate> {
+        let found = self.sum_wrapping(heap)?;
+        if !found.may_have_wrapped() {
+            return Ok(found);
+        }
+        let mut exact = ExactSum::default();
+        self.scan(heap, self.0)?.iter().for_each(|node| exact.add(node.key_word.cast_signed()));
+        exact.aggregate()
+    }
+
+    /// Returns what [`Chain::sum`] does, with a sum that wraps.
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn sum(self, heap: &mut impl Heap) -> Result<Aggregate> {
+    pub fn sum_wrapping(self, heap: &mut impl Heap) -> Result<Aggregate> {
         let walked = heap.walk(&self.request(&shipped::LIST_SUM, Scratch::new()))?;
         Ok(Aggregate::from_scratch(&walked.scratch, SUM))
+    }
+}
+
+/// Adds values up without wrapping.
+#[derive(Debug, Default)]
+pub(super) struct ExactSum {
+    found: Aggregate,
+    sum: i128,
+}
+
+impl ExactSum {
+    pub(super) fn add(&mut self, value: i64) {
+        let Aggregate { count, min, max, .. } = self.found;
+        let (min, max) = if count == 0 { (value, value) } else { (min.min(value), max.max(value)) };
+        self.found = Aggregate { count: count + 1, sum: 0, min, max };
+        self.sum += i128::from(value);
+    }
+
+    /// Returns the aggregate of the values.
+    ///
+    /// # Errors
+    /// [`ClientError::SumTooLarge`]
+    pub(super) fn aggregate(self) -> Result<Aggregate> {
+        let (count, sum) = (self.found.count, self.sum);
+        let sum = i64::try_from(sum).map_err(|_| ClientError::SumTooLarge { count, sum })?;
+        Ok(Aggregate { sum, ..self.found })
     }
 }
 
@@ -684,7 +681,7 @@ impl Chain {
 pub struct Aggregate {
     /// Number of values.
     pub count: u64,
-    /// Sum of the values; wraps where the function that returns it says so.
+    /// Sum of the values; wraps where the function that returns it is named so.
     pub sum: i64,
     /// The least value; 0 if there is none.
     pub min: i64,

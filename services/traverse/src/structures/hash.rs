@@ -7,7 +7,8 @@
 //! - **Owner** the handle ([`HashMap::handle`]) names the map; any number of clients open it
 //! - **Not here** growth: the number of heads is chosen when the map is made
 
-use super::chain::{Addend, Chain, Key, ScannedNode};
+use super::addend::Addend;
+use super::chain::{Chain, Key, ScannedNode};
 use super::heap::{Heap, Walk};
 use super::many::{self, Changed};
 use crate::client::{ClientError, Result};

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::addend::Addend;
 use crate::client::Result;
 use crate::program::Program;
 use memlift_spec::formats::walk::SCRATCH_BYTES_DEFAULT;
@@ -264,11 +265,13 @@ pub trait Heap {
     /// Adds to the eight bytes; returns their value before.
     ///
     /// # Errors
-    /// The reason that there is no answer; the addend may be added or not.
-    fn fetch_add(&mut self, address: u64, addend: u64) -> Result<u64> {
+    /// [`crate::client::ClientError::Overflow`]: the sum does not fit, and the bytes are unchanged; or the reason that there is no
+    /// answer: then the addend may be added or not.
+    fn fetch_add(&mut self, address: u64, addend: Addend) -> Result<u64> {
         let mut now = Scratch(self.read(address, 8)?).word(0);
         loop {
-            match self.compare_swap(address, now, now.wrapping_add(addend))? {
+            let fresh = addend.added_to(now).ok_or_else(|| addend.overflow(now))?;
+            match self.compare_swap(address, now, fresh)? {
                 Ok(()) => return Ok(now),
                 Err(other) => now = other,
             }

@@ -78,12 +78,20 @@ impl List {
         self.chain.scan(heap, self.chain.0)
     }
 
-    /// Returns sum, count, least and greatest of the numbers, which are taken for signed ones; the sum wraps.
+    /// Returns sum, count, least and greatest of the numbers, which are taken for signed ones.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::SumTooLarge`], or the reason that there was no answer.
+    pub fn sum(&self, heap: &mut impl Heap) -> Result<Aggregate> {
+        self.chain.sum(heap)
+    }
+
+    /// Returns what [`List::sum`] does, with a sum that wraps.
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn sum(&self, heap: &mut impl Heap) -> Result<Aggregate> {
-        self.chain.sum(heap)
+    pub fn sum_wrapping(&self, heap: &mut impl Heap) -> Result<Aggregate> {
+        self.chain.sum_wrapping(heap)
     }
 
     /// Frees all of the list's memory. Nobody may use the list any more; walks that have begun still end normally.

@@ -11,6 +11,7 @@
 
 #[expect(unsafe_code, reason = "reads memory that is described by C structures")]
 pub mod arrow;
+mod addend;
 pub mod bulk;
 pub mod chain;
 pub mod expiring;
@@ -27,7 +28,8 @@ mod removal;
 pub mod shipped;
 pub mod sink;
 
-pub use chain::{Addend, Aggregate, Key};
+pub use addend::Addend;
+pub use chain::{Aggregate, Key};
 pub use expiring::ExpiringMap;
 pub use hash::HashMap;
 pub use heap::{Heap, Outcome, Scratch, Walk, Walked};

@@ -19,7 +19,8 @@ pub use stamp::USED_UNIT_S;
 pub use sweep::{Sweep, Swept};
 pub use terms::Terms;
 
-use super::chain::{self, Addend, Chain, FoundNode, HEADER_BYTES, Inserted, Key, TRIES, node_bytes};
+use super::addend::Addend;
+use super::chain::{self, Chain, FoundNode, HEADER_BYTES, Inserted, Key, TRIES, node_bytes};
 use super::hash::{self, HashMap};
 use super::heap::{Heap, Scratch, Swap, Walked};
 use super::many::{self, Changed};

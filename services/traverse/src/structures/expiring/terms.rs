@@ -8,6 +8,7 @@
 //!   the sweep corrects what clients that ended in between left out
 //! - **Owner** the mark is cleared before the map's memory is freed, so a sweep that comes later finds no map
 
+use super::super::addend::Addend;
 use super::super::hash;
 use super::super::heap::{Heap, Scratch};
 use crate::client::{ClientError, Result};
@@ -84,9 +85,9 @@ pub(super) fn read(heap: &mut impl Heap, at: u64) -> Result<Option<(hash::Handle
 /// Adds to the size in the block, and returns the new size.
 pub(super) fn count(heap: &mut impl Heap, at: u64, entries: i64, bytes: i64) -> Result<Size> {
     let mut size = Size::default();
-    let old = heap.fetch_add(at + ENTRIES, entries as u64)?;
+    let old = heap.fetch_add(at + ENTRIES, Addend::Signed(entries))?;
     size.add(old as i64, 0);
-    let old = heap.fetch_add(at + BYTES, bytes as u64)?;
+    let old = heap.fetch_add(at + BYTES, Addend::Signed(bytes))?;
     size.add(entries, (old as i64).wrapping_add(bytes));
     Ok(size)
 }

@@ -16,7 +16,7 @@ mod turns;
 
 use std::ops::RangeInclusive;
 
-use super::chain::Aggregate;
+use super::chain::{Aggregate, ExactSum};
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};
 use super::sink::{Sink as _, ToHeap};
@@ -245,32 +245,19 @@ impl OrderedMap {
         if !found.may_have_wrapped() {
             return Ok(found);
         }
-        let (mut exact, mut sum) =
-            (Aggregate { min: i64::MAX, max: i64::MIN, ..Aggregate::default() }, 0_i128);
+        let mut exact = ExactSum::default();
         let (mut first, last) = keys.into_inner();
         loop {
             let page = self.range(heap, first..=last, PAGE)?;
             for (_, value) in &page {
-                let value = value.as_slice().try_into().map_or(0, i64::from_le_bytes);
-                sum += i128::from(value);
-                exact = Aggregate {
-                    count: exact.count + 1,
-                    min: exact.min.min(value),
-                    max: exact.max.max(value),
-                    ..exact
-                };
+                exact.add(value.as_slice().try_into().map_or(0, i64::from_le_bytes));
             }
             match page.last() {
                 Some(&(at, _)) if at < last => first = at + 1,
                 _ => break,
             }
         }
-        if exact.count == 0 {
-            return Ok(Aggregate::default());
-        }
-        let count = exact.count;
-        let sum = i64::try_from(sum).map_err(|_| ClientError::SumTooLarge { count, sum })?;
-        Ok(Aggregate { sum, ..exact })
+        exact.aggregate()
     }
 
     /// Returns what [`OrderedMap::aggregate`] does, with a sum that wraps.
@@ -289,11 +276,28 @@ impl OrderedMap {
     }
 
     /// Returns the aggregates of many ranges, with as many walks in flight as the heap allows; each is from one version of
-    /// the map, and its sum wraps.
+    /// the map. A sum that may have wrapped at the node is added again here.
+    ///
+    /// # Errors
+    /// The errors of [`OrderedMap::aggregate`].
+    pub fn aggregate_many(
+        &self,
+        heap: &mut impl Heap,
+        ranges: &[RangeInclusive<u64>],
+    ) -> Result<Vec<Aggregate>> {
+        let found = self.aggregate_many_wrapping(heap, ranges)?;
+        found
+            .into_iter()
+            .zip(ranges)
+            .map(|(found, range)| self.unwrapped(heap, range.clone(), found))
+            .collect()
+    }
+
+    /// Returns what [`OrderedMap::aggregate_many`] does, with sums that wrap.
     ///
     /// # Errors
     /// The errors of [`OrderedMap::aggregate_wrapping`].
-    pub fn aggregate_many(
+    pub fn aggregate_many_wrapping(
         &self,
         heap: &mut impl Heap,
         ranges: &[RangeInclusive<u64>],

@@ -11,6 +11,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::addend::Addend;
 use super::super::heap::{Heap, Scratch};
 use crate::client::Result;
 
@@ -69,7 +70,7 @@ impl Turns {
             }
             end(heap, word, &turn)?;
         }
-        let mut queue = heap.fetch_add(word, 1)?;
+        let mut queue = heap.fetch_add(word, Addend::Unsigned(1))?;
         let ticket = queue as u32;
         let asked = Instant::now();
         let mut moved = asked;
