@@ -223,7 +223,7 @@ fn kills(count: u64) {
     if !compile("tests/kills.c", &program, false) {
         return;
     }
-    for mode in ["sync", "async", "pipelined", "watch"] {
+    for mode in ["sync", "async", "pipelined", "watch", "limited"] {
         let prefix = folder.path().join(mode);
         let said = run(start(&program).arg(count.to_string()).arg(mode).arg(prefix));
         println!("{}", said.trim_end());

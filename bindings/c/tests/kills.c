@@ -3,8 +3,9 @@
  * Servers and clients in C that are killed at random moments, while calls are unanswered and both pools grow.
  *
  * Flow   "kills MODE COUNT PREFIX": this program again as a server, which is killed while this one calls; then again as a client, which
- *        is killed while this one serves. COUNT times each, in one mode: sync, async, pipelined or watch
- * Order  a call of this program must end with MEMLIFT_PEER_DIED, and a session must go with its client. SIGALRM ends what hangs
+ *        is killed while this one serves. COUNT times each, in one mode: sync, async, pipelined, watch or limited
+ * Order  a call of this program must end with MEMLIFT_PEER_DIED, and a session must go with its client; in the mode limited a call that
+ *        nobody answers must end with MEMLIFT_LATE. SIGALRM ends what hangs
  * Owner  a child ends with this program: it reads the end of its stdin
  */
 #include <errno.h>
@@ -98,6 +99,24 @@ static int sync_calls(const memlift_client *client) {
     return MEMLIFT_OK;
 }
 
+/* Longest time that a call took beyond its limit, s. */
+static double longest_beyond;
+
+/* Every other call is one that nobody answers. */
+static int limited_calls(const memlift_client *client) {
+    int code = MEMLIFT_OK;
+    for (int i = 0; i < SIZES && code == MEMLIFT_OK; i++) {
+        memlift_call_options options = {.timeout_s = (1 + rand() % 10) / 1000.0};
+        memlift_answer *answer = NULL;
+        double limit = now() + options.timeout_s;
+        code = memlift_call(client, i % 2 ? "echo" : "hold", data, sizes[i], &options, &answer);
+        double beyond = now() - limit;
+        if (beyond > longest_beyond) longest_beyond = beyond;
+        code = code == MEMLIFT_LATE ? MEMLIFT_OK : take(code, answer, sizes[i]);
+    }
+    return code;
+}
+
 static int async_calls(const memlift_client *client) {
     int code = MEMLIFT_OK;
     for (int i = 0; i < SIZES && code == MEMLIFT_OK; i++) {
@@ -156,7 +175,8 @@ static int watched_calls(const memlift_client *client) {
 static const struct {
     const char *name;
     int (*calls)(const memlift_client *);
-} modes[] = {{"sync", sync_calls}, {"async", async_calls}, {"pipelined", pipelined_calls}, {"watch", watched_calls}};
+} modes[] = {{"sync", sync_calls}, {"async", async_calls}, {"pipelined", pipelined_calls}, {"watch", watched_calls},
+             {"limited", limited_calls}};
 
 /* One session in that mode, with calls that are never answered; gives the code that ended it. */
 static int storm(const char *address, int mode) {
@@ -240,7 +260,7 @@ int main(int count, char **arguments) {
     memset(data, 7, sizeof data);
     int mode = 0;
     while (strcmp(modes[mode].name, arguments[2]) != 0)
-        if (++mode == 4) return 2;
+        if (++mode == (int)(sizeof modes / sizeof *modes)) return 2;
     if (strcmp(arguments[1], "server") == 0) {
         serve(arguments[3]);
         be_child();
@@ -258,7 +278,7 @@ int main(int count, char **arguments) {
     memlift_server *server = serve(own);
     memlift_client *bystander;
     if (memlift_client_connect(own, &bystander) != MEMLIFT_OK) die("connect");
-    srand(1);
+    srand((unsigned)getpid());
     for (int i = 0; i < kills; i++) {
         alarm(PATIENCE_S);
         snprintf(address, sizeof address, "%s-%d", arguments[3], i);
@@ -291,7 +311,8 @@ int main(int count, char **arguments) {
     }
     memlift_client_free(bystander);
     memlift_server_free(server);
-    printf("%s: %d servers and %d clients killed; longest until the error %.1f ms, until the session was gone %.1f ms\n",
-           modes[mode].name, kills, kills, longest_server * 1e3, longest_client * 1e3);
+    printf("%s: %d servers and %d clients killed; longest until the error %.1f ms, until the session was gone %.1f ms, "
+           "beyond a limit %.1f ms\n",
+           modes[mode].name, kills, kills, longest_server * 1e3, longest_client * 1e3, longest_beyond * 1e3);
     return 0;
 }
