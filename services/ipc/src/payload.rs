@@ -164,28 +164,36 @@ fn is_contiguous(tensor: &Tensor, strides: &[i64]) -> bool {
     true
 }
 
-/// Holder of a payload's bytes (a leased slot, or private memory); gives them back when dropped.
-pub(crate) type Lease = Arc<dyn Any + Send + Sync>;
-
 /// Data received, viewed in the pool where it lies. Clones share the lease.
 #[derive(Clone)]
 pub struct Payload {
-    shape: Shape,
     bytes: u64,
     pointer: *const u8,
-    _region: Option<Arc<Region>>,
-    _lease: Option<Lease>,
+    /// `None`: there is no payload at all.
+    held: Option<Arc<Held<dyn Any + Send + Sync>>>,
 }
 
-// SAFETY: the pointer lies in `_region` or in memory that `_lease` owns, both Send + Sync; it is only read, and never through a
-// reference to memory that a peer can write.
+// It is moved more often than it is looked into.
+const _: () = assert!(size_of::<Payload>() == 32);
+
+/// State that a payload and its clones share.
+struct Held<L: ?Sized> {
+    shape: Shape,
+    /// Unmapped before the lease ends: the field lies in front of `lease`.
+    region: Option<Arc<Region>>,
+    /// Owner of the bytes (of a leased slot, or of private memory), which gives them back when it is dropped.
+    lease: L,
+}
+
+// SAFETY: the pointer lies in `held.region` or in memory that `held.lease` owns, both Send + Sync; it is only read, and never
+// through a reference to memory that a peer can write.
 unsafe impl Send for Payload {}
-// SAFETY: a shared reference only reads, through the pointer; `_region` and `_lease` are Sync and keep the bytes in place.
+// SAFETY: a shared reference only reads, through the pointer; `held` is Sync and keeps the bytes in place.
 unsafe impl Sync for Payload {}
 
 impl std::fmt::Debug for Payload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Payload").field("shape", &self.shape).field("bytes", &self.bytes).finish()
+        f.debug_struct("Payload").field("shape", self.shape()).field("bytes", &self.bytes).finish()
     }
 }
 
@@ -196,16 +204,17 @@ struct Aligned([u8; size_of::<[u64; DIMENSIONS_MAX]>()]);
 impl Payload {
     /// A payload of no bytes: nothing, empty bytes, or an array with an extent of zero.
     pub(crate) fn empty(shape: Shape) -> Payload {
-        Payload { shape, bytes: 0, pointer: std::ptr::null(), _region: None, _lease: None }
+        match shape {
+            Shape::None => Payload { bytes: 0, pointer: std::ptr::null(), held: None },
+            shape => Payload::held(shape, 0, None, (), |()| std::ptr::null()),
+        }
     }
 
     /// A copy of what lay in a message.
     pub(crate) fn embedded(shape: Shape, bytes: &[u8]) -> Payload {
         let mut own = [0; size_of::<[u64; DIMENSIONS_MAX]>()];
         own[..bytes.len()].copy_from_slice(bytes);
-        let own = Arc::new(Aligned(own));
-        let pointer = own.0.as_ptr();
-        Payload { shape, bytes: bytes.len() as u64, pointer, _region: None, _lease: Some(own) }
+        Payload::held(shape, bytes.len() as u64, None, Aligned(own), |own| own.0.as_ptr())
     }
 
     pub(crate) fn view(
@@ -213,9 +222,25 @@ impl Payload {
         bytes: u64,
         pointer: *const u8,
         region: Arc<Region>,
-        lease: Lease,
+        lease: impl Any + Send + Sync,
     ) -> Payload {
-        Payload { shape, bytes, pointer, _region: Some(region), _lease: Some(lease) }
+        Payload::held(shape, bytes, Some(region), lease, |_| pointer)
+    }
+
+    /// `pointer` gives the place of the bytes, from where the lease lies now.
+    fn held<L: Any + Send + Sync>(
+        shape: Shape,
+        bytes: u64,
+        region: Option<Arc<Region>>,
+        lease: L,
+        pointer: impl FnOnce(&L) -> *const u8,
+    ) -> Payload {
+        let held = Arc::new(Held { shape, region, lease });
+        Payload { bytes, pointer: pointer(&held.lease), held: Some(held) }
+    }
+
+    fn region(&self) -> Option<&Arc<Region>> {
+        self.held.as_ref()?.region.as_ref()
     }
 
     /// A copy of it in memory of this process alone, which the peer cannot change.
@@ -224,7 +249,7 @@ impl Payload {
     ///
     /// [`Error::Memory`] if there is no room for it.
     pub(crate) fn to_private(&self) -> Result<Payload, Error> {
-        Payload::private(self.shape.clone(), self.bytes, |target| {
+        Payload::private(self.shape().clone(), self.bytes, |target| {
             self.read_into(target);
             Ok(())
         })
@@ -245,26 +270,25 @@ impl Payload {
         if bytes < LARGE {
             let mut copy = vec![0; bytes as usize];
             write(&mut copy)?;
-            let copy = Arc::new(copy);
-            let pointer = if bytes == 0 { std::ptr::null() } else { copy.as_ptr() };
-            return Ok(Payload { shape, bytes, pointer, _region: None, _lease: Some(copy) });
+            let start = |copy: &Vec<u8>| if bytes == 0 { std::ptr::null() } else { copy.as_ptr() };
+            return Ok(Payload::held(shape, bytes, None, copy, start));
         }
         let options = RegionOptions { prefault: false, ..RegionOptions::default() };
         let region = Region::anonymous(bytes, &options)?;
         // SAFETY: the region is new, zeroed, as long as that, and nobody else's.
         write(unsafe { std::slice::from_raw_parts_mut(region.base().cast_mut(), bytes as usize) })?;
         let pointer = region.base();
-        Ok(Payload { shape, bytes, pointer, _region: Some(Arc::new(region)), _lease: None })
+        Ok(Payload::view(shape, bytes, pointer, Arc::new(region), ()))
     }
 
     /// Shape of the data.
     pub fn shape(&self) -> &Shape {
-        &self.shape
+        self.held.as_ref().map_or(&Shape::None, |held| &held.shape)
     }
 
     /// Element type and shape, if it is an array.
     pub fn as_tensor(&self) -> Option<&Tensor> {
-        match &self.shape {
+        match self.shape() {
             Shape::Tensor(tensor) => Some(tensor),
             _ => None,
         }
@@ -313,7 +337,7 @@ impl Payload {
     /// [`Error::Memory`] if the mapping fails, or if the data does not lie in an arena.
     pub fn into_writable(self) -> Result<Writable, Error> {
         let mut writable = Writable { region: None, at: RegionOffset(0), payload: self };
-        if let Some(region) = &writable.payload._region
+        if let Some(region) = &writable.payload.region()
             && writable.payload.bytes != 0
         {
             let offset = writable.payload.pointer.addr() - region.base().addr();

@@ -151,9 +151,14 @@ impl Consumer {
         if there > RING_ENTRIES {
             return Err(Error::peer_fault("impossible ring tail"));
         }
-        // SAFETY: the entry is inside the ring and any bytes are a valid Message (Pod). The copy is volatile so that it
-        // happens exactly once: what is validated is what is used.
-        *message = unsafe { std::ptr::read_volatile(self.ring.entry(self.head)) };
+        let entry = self.ring.entry(self.head).cast::<u64>();
+        for (at, word) in
+            bytemuck::cast_mut::<Message, [u64; MESSAGE_BYTES / 8]>(message).iter_mut().enumerate()
+        {
+            // SAFETY: the entry is inside the ring, aligned to 64, and any bytes are a valid Message (Pod). The copy is volatile
+            // so that it happens exactly once: what is validated is what is used.
+            *word = unsafe { std::ptr::read_volatile(entry.add(at)) };
+        }
         self.head = self.head.wrapping_add(1);
         self.ring.head().store(self.head, Ordering::Release);
         reach(Step::EntryTaken);

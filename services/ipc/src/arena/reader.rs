@@ -289,7 +289,7 @@ impl Session {
         }
         let pointer = self.data.window(RegionOffset(offset), bytes)?.as_ptr();
         self.row.got(bytes);
-        Ok(Payload::view(Shape::Bytes, bytes, pointer, Arc::clone(&self.data), Arc::new(view)))
+        Ok(Payload::view(Shape::Bytes, bytes, pointer, Arc::clone(&self.data), view))
     }
 
     /// Ends one view.

@@ -172,7 +172,7 @@ impl Inner {
         let mut release = Message::new(Kind::Release, message.job);
         release.segment = message.segment;
         release.offset = message.offset;
-        let lease = Arc::new(ResponseLease { inner: self.own.clone(), release });
+        let lease = ResponseLease { inner: self.own.clone(), release };
         Ok(Payload::view(shape, message.bytes, pointer, region, lease))
     }
 

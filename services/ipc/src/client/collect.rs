@@ -9,7 +9,7 @@
 use super::Inner;
 use super::answer::{Responses, checked, failure};
 use super::job::{JobState, Limit};
-use super::jobs::{Jobs, Waiting};
+use super::jobs::{Jobs, Stored, Waiting};
 use super::pipeline::Answer;
 use super::send::Expect;
 use crate::error::Error;
@@ -57,7 +57,7 @@ enum Collected {
 /// The call whose answer the collecting thread waits for. Its answer does not go through the table of answers.
 pub(super) struct Own {
     id: u64,
-    answer: Option<Result<Payload, Error>>,
+    answer: Option<Stored>,
 }
 
 impl Own {
@@ -154,11 +154,12 @@ impl Inner {
         let done = |jobs: &Jobs| jobs.done.contains_key(&id) || !jobs.waiting.contains_key(&id);
         let is_done = self.wait_until_own(limit.deadline, expect, done, &mut own);
         if let Some(answer) = own.answer {
-            return answer;
+            return answer.map_err(|error| *error);
         }
         if is_done? {
             let answer = self.jobs.with(|jobs| jobs.done.remove(&id));
-            return answer.unwrap_or(Err(Error::Closed { what: "job" }));
+            return answer
+                .map_or(Err(Error::Closed { what: "job" }), |answer| answer.map_err(|error| *error));
         }
         self.abandon(id);
         Err(limit.exceeded())
@@ -211,7 +212,7 @@ impl Inner {
         self.wait_until(deadline, Expect::Unknown, |jobs| found(jobs).is_some())?;
         Ok(self.jobs.with(|jobs| {
             let id = found(jobs)?;
-            jobs.done.remove(&id).map(|answer| (id, answer))
+            jobs.done.remove(&id).map(|answer| (id, answer.map_err(|error| *error)))
         }))
     }
 
@@ -425,9 +426,11 @@ impl Inner {
                 let answer = match known {
                     None => Ok(payload),
                     Some((operation, no_room)) if failed => {
-                        Err(failure(message.status, operation.into(), &payload, no_room)?)
+                        Err(Box::new(failure(message.status, operation.into(), &payload, no_room)?))
                     }
-                    Some((operation, _)) => checked(message, operation, payload, self.message_bytes_max),
+                    Some((operation, _)) => {
+                        checked(message, operation, payload, self.message_bytes_max).map_err(Box::new)
+                    }
                 };
                 // In one step under the lock: other threads see the call as waiting or as done.
                 let (waited, measured, unwanted) =

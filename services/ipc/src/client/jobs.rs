@@ -15,6 +15,9 @@ use crate::payload::Payload;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Answer of a call, as it is stored: errors are rare and long.
+pub(super) type Stored = Result<Payload, Box<Error>>;
+
 /// Bytes of a name that need no memory of their own.
 const SHORT: usize = 22;
 
@@ -101,7 +104,7 @@ impl Waiting {
 #[derive(Default)]
 pub(crate) struct Jobs {
     pub(super) waiting: NumberMap<u64, Waiting>,
-    pub(super) done: NumberMap<u64, Result<Payload, Error>>,
+    pub(super) done: NumberMap<u64, Stored>,
     /// Slots that the server still views after it has answered.
     pub(super) retained: NumberMap<u64, Arc<RequestSlot>>,
     /// True if some thread collects.
@@ -138,14 +141,14 @@ impl Jobs {
         self.ended = true;
         let waiting = std::mem::take(&mut self.waiting);
         for (&id, _) in waiting.iter().filter(|(_, waiting)| !waiting.abandoned) {
-            self.done.insert(id, Err(why.error()));
+            self.done.insert(id, Err(Box::new(why.error())));
         }
         Ended { _waiting: waiting, _retained: std::mem::take(&mut self.retained) }
     }
 
     /// Marks the call `id` as abandoned; gives its answer, if it is there.
     #[must_use]
-    pub(super) fn abandon(&mut self, id: u64) -> Option<Result<Payload, Error>> {
+    pub(super) fn abandon(&mut self, id: u64) -> Option<Stored> {
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.abandoned = true;
         }
@@ -154,12 +157,12 @@ impl Jobs {
 
     /// Everything that is done and was not asked for.
     pub(super) fn take_done(&mut self) -> Vec<(u64, Result<Payload, Error>)> {
-        self.done.drain().collect()
+        self.done.drain().map(|(id, answer)| (id, answer.map_err(|error| *error))).collect()
     }
 
     /// Removes a call that was not sent.
     #[must_use]
-    pub(super) fn forget(&mut self, id: u64) -> (Option<Waiting>, Option<Result<Payload, Error>>) {
+    pub(super) fn forget(&mut self, id: u64) -> (Option<Waiting>, Option<Stored>) {
         (self.waiting.remove(&id), self.done.remove(&id))
     }
 }

@@ -596,5 +596,5 @@ fn view(session: &Arc<Session>, message: &Message) -> Result<(Payload, Arc<Views
     let pointer = window.as_ptr();
     let views = Arc::new(Views::default());
     let lease = RequestLease { session: Arc::clone(session), job: message.job, views: Arc::clone(&views) };
-    Ok((Payload::view(shape, message.bytes, pointer, region, Arc::new(lease)), views))
+    Ok((Payload::view(shape, message.bytes, pointer, region, lease), views))
 }
