@@ -7,7 +7,7 @@
 //! - **Not here** choosing the target, and telling the other process
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
-use crate::message::{Shape, Tensor};
+use crate::message::{Message, Shape, Tensor};
 use crate::payload::Outgoing;
 use memlift_ground::observe::Executor;
 use memlift_offload::{Engine, Lost};
@@ -148,6 +148,19 @@ impl Outgoing<'_> {
         };
         // SAFETY: the target is writable for the data's bytes and apart from them, as the caller vouches.
         unsafe { self.copy_to(target, Transfer { how, ..transfer }) }.expect("no device copies")
+    }
+
+    /// Copies data that fits into the message itself to there. Gives the CRC, if that is wanted; `None`: it does not fit.
+    pub(crate) fn embed(&self, message: &mut Message, crc: bool) -> Option<Option<u32>> {
+        let place = message.embed(self.shape(), self.bytes())?;
+        if self.is_contiguous() && !crc {
+            // SAFETY: the source is readable for its bytes, by the constructor's contract; the place is as long, in memory of this
+            // process that nobody else uses.
+            unsafe { std::ptr::copy_nonoverlapping(self.source(), place.as_mut_ptr(), place.len()) };
+            return Some(None);
+        }
+        // SAFETY: the place is as long as the data, in memory of this process that nobody else uses.
+        Some(unsafe { self.copy_here(place.as_mut_ptr(), Transfer { crc, ..Transfer::PLAIN }) })
     }
 
     /// Copies it, packed, to `target`. Gives the CRC of all of it, if that is wanted.

@@ -111,6 +111,8 @@ pub(crate) struct Jobs {
     pub(super) collecting: bool,
     /// Threads that wait for the one that collects.
     pub(super) sleeping: usize,
+    /// Calls that were entered so far; the last one has this number.
+    pub(super) started: u64,
     /// The session is over.
     ended: bool,
 }
@@ -128,12 +130,14 @@ impl Jobs {
         self.waiting.len()
     }
 
-    /// Enters a call as unanswered; gives it back if the session is over.
-    pub(super) fn start(&mut self, id: u64, waiting: Waiting) -> Option<Waiting> {
-        if self.ended {
-            return Some(waiting);
+    /// Enters a call as unanswered and gives its number; gives the call back if the session is over, or as many as may be are unanswered.
+    pub(super) fn start(&mut self, waiting: Waiting, outstanding_max: usize) -> Result<u64, Waiting> {
+        if self.ended || self.outstanding() >= outstanding_max {
+            return Err(waiting);
         }
-        self.waiting.insert(id, waiting)
+        self.started += 1;
+        self.waiting.insert(self.started, waiting);
+        Ok(self.started)
     }
 
     /// Ends all calls: those that somebody waits for fail.

@@ -60,7 +60,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use send::{RequestPool, Sending, Sent};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -152,7 +152,6 @@ pub(crate) struct Inner {
     waits: Lock<WaiterStats>,
     releases: Lock<Vec<crate::message::Message>>,
     broken: OnceLock<Broken>,
-    next_job: AtomicU64,
     /// True while the process's janitor holds this session.
     has_janitor: AtomicBool,
     /// True once an event loop collects the answers.
@@ -327,7 +326,6 @@ impl Client {
             waits: Lock::new(Rank::Waits, WaiterStats::default()),
             releases: Lock::new(Rank::Releases, Vec::new()),
             broken: OnceLock::new(),
-            next_job: AtomicU64::new(1),
             has_janitor: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             _robust: robust,
@@ -535,9 +533,10 @@ impl Inner {
         let response_pool_bytes = self.responses.with(|responses| responses.total());
         // Not from the collector itself, which a thread may hold for as long as it waits.
         let waits = self.waits.with(|waits| *waits);
+        let (calls, outstanding) = self.jobs.with(|jobs| (jobs.started, jobs.outstanding()));
         ClientStats {
-            calls: self.next_job.load(Ordering::Relaxed) - 1,
-            outstanding: self.outstanding(),
+            calls,
+            outstanding,
             request_pool_bytes,
             request_used_bytes,
             response_pool_bytes,

@@ -25,7 +25,6 @@ use memlift_offload::Lost;
 use memlift_place::GATE_BYTES_MIN;
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Weak};
 use std::time::{Duration, Instant};
 
@@ -217,9 +216,7 @@ impl Inner {
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
         }
-        self.credit(room_until)?;
-        let id = self.next_job.fetch_add(1, Ordering::Relaxed);
-        let mut message = Message::new(Kind::Call, id);
+        let mut message = Message::new(Kind::Call, 0);
         message.operation = operation_hash(operation);
         message.deadline_ns = deadline.map_or(0, monotonic_ns);
         message.flags = if options.crc { FLAG_CRC } else { 0 } | if options.pack { FLAG_PACK } else { 0 };
@@ -229,20 +226,29 @@ impl Inner {
         } else {
             let plan = self.plan(message.operation, mode, bytes, options)?;
             message.flags |= plan.flags;
-            if !embed(&mut message, data, options.crc) {
-                let room = Room { until: room_until, deadline };
-                waiting.slot = Some(self.place(&mut message, &mut waiting, data, options, plan, room)?);
+            match data.embed(&mut message, options.crc) {
+                Some(crc) => message.crc = crc.unwrap_or(0),
+                None => {
+                    // Without credit the data is not copied yet.
+                    self.credit(room_until)?;
+                    let room = Room { until: room_until, deadline };
+                    waiting.slot = Some(self.place(&mut message, &mut waiting, data, options, plan, room)?);
+                }
             }
         }
         let due = waiting.sent_at().and_then(|sent| {
             let forecast = |decisions: &mut Decisions| decisions.forecast(message.operation, bytes);
             self.decisions.with(forecast).map(|expected| sent + expected)
         });
-        if let Some(refused) = self.jobs.with(|jobs| jobs.start(id, waiting)) {
-            drop(refused);
+        let id = loop {
+            match self.jobs.with(|jobs| jobs.start(waiting, self.outstanding_max)) {
+                Ok(id) => break id,
+                Err(refused) => waiting = refused,
+            }
             self.check()?;
-            return Err(Error::Closed { what: "client" });
-        }
+            self.credit(room_until)?;
+        };
+        message.job = id;
         reach(Step::CallEntered);
         if let Err(error) = self.publish(&message, room_until, rings) {
             drop(self.jobs.with(|jobs| jobs.forget(id)));
@@ -489,13 +495,4 @@ impl Inner {
             }
         }
     }
-}
-
-/// Puts the data into the message itself, if it is short enough.
-fn embed(message: &mut Message, data: &Outgoing<'_>, crc: bool) -> bool {
-    let Some(place) = message.embed(&data.shape, data.bytes()) else { return false };
-    // SAFETY: the place is as long as the data, and this frame's.
-    let crc = unsafe { data.copy_here(place.as_mut_ptr(), Transfer { crc, ..Transfer::PLAIN }) };
-    message.crc = crc.unwrap_or(0);
-    true
 }

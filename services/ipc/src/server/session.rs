@@ -349,11 +349,7 @@ impl Session {
             message.describe(&outgoing.shape, 0, 0, 0);
             return (Stage::Embedded(message), transfer.crc.then_some(0));
         }
-        if let Some(place) = message.embed(&outgoing.shape, bytes) {
-            // SAFETY: the place is as long as the reply, and this frame's.
-            let crc = unsafe {
-                outgoing.copy_here(place.as_mut_ptr(), Transfer { crc: transfer.crc, ..Transfer::PLAIN })
-            };
+        if let Some(crc) = outgoing.embed(&mut message, transfer.crc) {
             return (Stage::Embedded(message), crc);
         }
         self.place(outgoing, transfer)

@@ -5,6 +5,7 @@
 
 use super::{pair, small, unique};
 use memlift_ipc::{Batch, CallOptions, Client, ClientOptions, Error, Outgoing, Reply, Server, ServerOptions};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -176,4 +177,33 @@ fn a_call_gives_up_what_takes_too_long_to_send() {
     assert_eq!(client.stats().request_used_bytes, 0);
     assert_eq!(server.stats().requests, before.1, "the server has heard of neither");
     assert_eq!(client.call("length", data.as_slice(), None).unwrap().to_vec(), b"104857600");
+}
+
+#[test]
+fn never_more_calls_are_unanswered_than_may_be_whoever_makes_them() {
+    const MAX: u32 = 2;
+    let name = unique("credit");
+    // The server ends a session with more.
+    let options = ServerOptions { handlers: 8, outstanding_max: MAX, ..ServerOptions::default() };
+    let server = super::server(&name, options);
+    let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&most);
+    let count = move |_: &memlift_ipc::Request| {
+        counted.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(1));
+        running.fetch_sub(1, Ordering::SeqCst);
+        Ok(Reply::none())
+    };
+    server.register("count", count).unwrap();
+    let client = Client::connect(&name, ClientOptions { timeout: Some(LONG), ..small() }).unwrap();
+    std::thread::scope(|scope| {
+        for bytes in [0, 40, 5_000, 0, 40, 5_000] {
+            let (client, data) = (&client, vec![7; bytes]);
+            scope.spawn(move || {
+                (0..40).for_each(|_| drop(client.call("count", data.as_slice(), None).unwrap()));
+            });
+        }
+    });
+    assert!((1..=MAX).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+    assert_eq!((client.stats().calls, client.stats().outstanding), (240, 0));
 }
