@@ -115,8 +115,8 @@ test-fallbacks: rust
 		$(CARGO) xtask test $(FALLBACK_FOLDERS:%=--only %) $(FALLBACK_SKIP) -- $(TESTED); \
 	done
 	MEMLIFT_ISA=scalar MEMLIFT_DISABLE=$(EVERYTHING) $(CARGO) xtask test --only services/ipc:processes -- $(TESTED)
-	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test \
-		--only services/traverse:transport_udp --only services/traverse:client_node -- $(TESTED)
+	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test --only services/traverse:client \
+		--skip load:: --skip pause:: --skip presence:: -- $(TESTED)
 
 tested: venv
 	$(CARGO) build --all-targets $(TESTED)
@@ -159,7 +159,7 @@ test-ml: tested
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
-	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
+	$(CARGO) test --release -p memlift-persist --features sim --test sim -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
 	@for masks in $(FALLBACKS); do \
 		MEMLIFT_ISA=$${masks%%:*} MEMLIFT_DISABLE=$${masks#*:} $(CARGO) xtask test --only services/ipc:processes -- $(TESTED); \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The library in a program that nobody records, or that is told to write where it cannot: the program is as it ever was.
 //!
-//! - **Not here** what a trace holds: `cli/tests/run.rs` records real programs
+//! - **Not here** what a trace holds: `cli/tests/jobs/run.rs` records real programs
 
 use std::process::Command;
 

@@ -5,7 +5,7 @@
 //!   loops that mostly fit together; [`memory`]: contents for such a program to read
 //! - **Order** equal seeds give equal programs. The verifier need not accept a program: offsets reach a little too far; indices
 //!   are bounded by a mask, a remainder, a comparison or not at all; and now and then a rule is broken on purpose
-//! - **Not here** the properties that are tested (`tests/generated.rs`, the fuzz target `walk_bytecode`)
+//! - **Not here** the properties that are tested (`tests/walks/generated.rs`, the fuzz target `walk_bytecode`)
 
 use crate::bpf::{End, Instruction, Source};
 use crate::builder::{Builder, Condition, NODE, R0, R4, SCRATCH, STACK, at, compare};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory of compiled code: never writable and executable at once, gone with its last owner; and memory that others write.
 //!
-//! - **Not here** what instructions compute (`jit_table`), rounds (`jit_round`)
+//! - **Not here** what instructions compute (`walks::jit_table`), rounds (`walks::jit_round`)
 #![cfg(feature = "jit")]
 #![allow(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! - **Layout** services/traverse/programs/table1/*.c: a list node is next · (previous ·) key; tree and chain nodes by the offsets below;
 //!   Google's B-tree: nodes of 256 bytes, children behind them. Values are functions of keys
 //! - **Scale** lists and chains of [`CHAIN`] nodes, of which the last is asked for; trees of as many keys as places, any is asked for
-//! - **Not here** whether real libraries' memory is walked right (services/traverse/tests/structures_table1.rs)
+//! - **Not here** whether real libraries' memory is walked right (services/traverse/tests/structures/table1.rs)
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! - **Flow** generated programs ─▶ decoded, lowered, verified, compiled: timed ─▶ each that was accepted makes its hops over random
 //!   memory under the interpreter that checks every access
 //! - **Count** unsafe: programs that did what the verifier had ruled out; the row fails if there is one
-//! - **Not here** whether compiler and interpreter agree (services/traverse/tests/generated.rs)
+//! - **Not here** whether compiler and interpreter agree (services/traverse/tests/walks/generated.rs)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -3,7 +3,7 @@
 //!
 //! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for an instruction of two places), ` ; `, its
 //!   place, its text; lines that start with `;` name the source
-//! - **Order** the bytes are what is loaded; `tests/structures_programs.rs` checks the text against them, and both against the C
+//! - **Order** the bytes are what is loaded; `tests/structures/programs.rs` checks the text against them, and both against the C
 //!   sources where clang is installed
 //! - **Not here** the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
 
