@@ -540,7 +540,7 @@ fn top_and_metrics_see_this_process() {
     let wanted = "service=\"copy\",executor=\"inline_nt\",opcode=\"memmove\"} ";
     assert!(
         page.lines()
-            .any(|line| line.starts_with("memlift_operations_total{job=\"commands") && line.contains(wanted)),
+            .any(|line| line.starts_with("memlift_operations_total{job=\"services") && line.contains(wanted)),
         "{page}"
     );
 }
@@ -563,7 +563,7 @@ fn metrics_are_served_over_http() {
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
-    assert!(body.contains("memlift_processes{job=\"commands"), "{body}");
+    assert!(body.contains("memlift_processes{job=\"services"), "{body}");
 }
 
 #[test]
