@@ -4,7 +4,7 @@
 //! - **Flow** `append`, `nt_copy` and `copy_lines_crc` use non-temporal stores; ordinary stores are followed by `write_back`. After a
 //!   `fence` both are durable, if the memory is. To recover, `check` verifies a record of the log.
 //! - **Layout** this file chooses the level · `x86_64` the vector routines · `write_back` writes lines back by address · `record`
-//!   checks log records.
+//!   checks log records · `page_lines` names new lines of a page.
 //! - **Order** only `fence` is a fence; it orders the stores of the thread that calls it, no others.
 //! - **Owner** what is stored to is named by raw pointers, as in the rest of this crate: it may be a file that other processes map, too.
 //! - **Not here** when to fence, where logs lie, how records are applied, and the meaning of a sequence number.
@@ -12,20 +12,24 @@
 //! The level `scalar`, and architectures other than x86-64, use ordinary stores and write the lines back. If the CPU has no instruction
 //! for that, the stores are durable only after the kernel has written the pages.
 
+mod page_lines;
 mod record;
 mod write_back;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use page_lines::PageLines;
 pub use record::{RecordError, check};
 pub use write_back::{fence, write_back};
 
 use crate::Isa;
 use crate::arch::all;
 use core::sync::atomic::{AtomicU8, Ordering};
-use memlift_spec::formats::log::RECORD_CHECKED_FROM;
+use memlift_spec::formats::log::{RECORD_CHECKED_FROM, RECORD_HEADER_BYTES};
 
 const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
+/// Words before the lines of a record of one page: its header, the page and the bitmap.
+const HEAD_WORDS: usize = RECORD_HEADER_BYTES / 8 + 2;
 
 /// 1 + the level that [`active`](crate::active) chose; 0 before the first use.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
@@ -160,6 +164,99 @@ unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, sa
                 checksum
             }
         }
+    }
+}
+
+/// Makes a record of `head` and the lines behind it, lowest first, in the memory at `record`, and appends it to the log as [`append`]
+/// does. Returns the checksum. `head` has the record's header, whose first four bytes are 0, and what comes before the lines. Each line
+/// is read once, word by word.
+///
+/// # Safety
+///
+/// `record` and `target` are aligned to 64 and writable for 64 bytes more than the lines have; the two and the lines do not overlap,
+/// and nobody else reads or writes `record` during the call. Until a [`fence`], no other thread reads the target.
+#[inline]
+pub unsafe fn append_lines(
+    target: *mut u8,
+    record: *mut u8,
+    head: &[u64; HEAD_WORDS],
+    lines: &PageLines<'_>,
+    salt: u32,
+) -> u32 {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && record.addr().is_multiple_of(LINE_BYTES));
+    // SAFETY: the caller guarantees record and target; this CPU has the level.
+    unsafe { append_lines_at(level(), target, record, head, lines, salt) }
+}
+
+#[inline(always)]
+unsafe fn append_lines_at(
+    isa: Isa,
+    target: *mut u8,
+    record: *mut u8,
+    head: &[u64; HEAD_WORDS],
+    lines: &PageLines<'_>,
+    salt: u32,
+) -> u32 {
+    // SAFETY: the caller guarantees room for head, lines and padding in record and target, and that this CPU has the level.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Avx512 {
+            return x86_64::avx512::append_lines(target, record, head, lines, salt);
+        }
+        let bytes = (lines.count() + 1) * LINE_BYTES;
+        make_lines(core::slice::from_raw_parts_mut(record, bytes), head, lines);
+        append_at(isa, target, record, bytes, salt)
+    }
+}
+
+/// Makes the record that [`append_lines`] makes, without its checksum.
+///
+/// # Panics
+///
+/// If `record` has not as many bytes as the lines and one line more, or is not aligned to 8.
+pub fn make_lines(record: &mut [u8], head: &[u64; HEAD_WORDS], lines: &PageLines<'_>) {
+    assert!(record.len() == (lines.count() + 1) * LINE_BYTES && record.as_ptr().addr().is_multiple_of(8));
+    let (first, rest) = record.as_chunks_mut::<8>().0.split_at_mut(HEAD_WORDS);
+    first.iter_mut().zip(head).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+    let (whole, padding) = rest.as_chunks_mut::<{ LINE_BYTES / 8 }>();
+    for (target, (_, start)) in whole.iter_mut().zip(lines.starts()) {
+        // SAFETY: both are whole lines, aligned to 8 (above), and a unique borrow overlaps nothing.
+        unsafe { copy_words(target.as_mut_ptr().cast(), start) };
+    }
+    padding.as_flattened_mut().fill(0);
+}
+
+/// Copies lines to their places in a page of 4 KiB through the caches, each word by word as [`append_lines`] reads it.
+///
+/// # Safety
+///
+/// `target` is aligned to 64 and each of the lines is writable there; it overlaps none of their sources, and nobody else reads or
+/// writes these lines of the page during the call.
+#[inline]
+pub unsafe fn fill_lines(target: *mut u8, lines: &PageLines<'_>) {
+    // SAFETY: the caller guarantees the lines of the page; this CPU has the level.
+    unsafe { fill_lines_at(level(), target, lines) }
+}
+
+#[inline(always)]
+unsafe fn fill_lines_at(isa: Isa, target: *mut u8, lines: &PageLines<'_>) {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
+    // SAFETY: the caller guarantees the lines of the page, and that this CPU has the level.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::fill_lines(target, lines),
+            _ => lines.starts().for_each(|(line, start)| copy_words(target.add(line * LINE_BYTES), start)),
+        }
+    }
+}
+
+/// Copies a line that was stored a moment ago: see `x86_64`.
+#[inline(always)]
+unsafe fn copy_words(target: *mut u8, source: *const u8) {
+    for word in 0..LINE_BYTES / 8 {
+        // SAFETY: the caller guarantees a line, aligned to 8, on both sides.
+        unsafe { target.cast::<u64>().add(word).write(source.cast::<u64>().add(word).read_volatile()) };
     }
 }
 

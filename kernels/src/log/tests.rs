@@ -2,7 +2,10 @@
 //! Tests that every level stores the same bytes and returns the same checksums as the portable code.
 
 use super::write_back::{WriteBack, instruction, write_back_with};
-use super::{LINE_BYTES, append_at, copy_lines_crc_at, fence, nt_copy_at, scatter_lines_at};
+use super::{
+    HEAD_WORDS, LINE_BYTES, PageLines, append_at, append_lines_at, copy_lines_crc_at, fence, fill_lines_at,
+    nt_copy_at, scatter_lines_at,
+};
 use crate::{Isa, for_isa};
 use memlift_spec::formats::log::PAGE_BYTES;
 
@@ -45,6 +48,63 @@ fn append_stores_the_record_with_the_crc_of_the_rest() {
                 assert_eq!(record.0[4..], before[4..], "{isa}, {lines} lines");
                 assert_eq!(log.0[..bytes], record.0[..bytes], "{isa}, {lines} lines");
                 assert_eq!(log.0[bytes..], behind[bytes..], "{isa}, {lines} lines");
+            }
+        }
+    }
+}
+
+/// Bitmaps of each number of lines from 1 to 64, and some others.
+fn bitmaps() -> impl Iterator<Item = u64> {
+    let spread = (1..40u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (0..64).map(|line| u64::MAX << line).chain((0..64).map(|line| 1 << line)).chain(spread)
+}
+
+#[test]
+fn a_record_of_a_pages_lines_is_that_of_its_parts() {
+    for isa in levels() {
+        for bits in bitmaps() {
+            for salt in [0, 0xdead_beef] {
+                let source = noise::<8192>(bits as u32 ^ salt);
+                // Lines of memory come in any order, and at any multiple of eight.
+                let lines_of = |at: usize| source.0[at * 64 + 40..][..64].first_chunk().expect("a line");
+                let mut lines = PageLines::default();
+                lines.set(bits.trailing_zeros() as usize, lines_of(0));
+                let numbers = (0..64).filter(|line| bits >> line & 1 == 1);
+                numbers.clone().rev().for_each(|line| lines.set(line, lines_of(63 - line)));
+                assert_eq!((lines.bits(), lines.count()), (bits, bits.count_ones() as usize));
+                let head: [u64; HEAD_WORDS] = std::array::from_fn(|word| (word as u64 + 1) << 32);
+                let bytes = (lines.count() + 1) * LINE_BYTES;
+                let mut expected = Box::new(Aligned([0; 8192]));
+                let mut at = 0;
+                let mut put = |part: &[u8]| {
+                    expected.0[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                };
+                head.iter().for_each(|word| put(&word.to_le_bytes()));
+                numbers.clone().for_each(|line| put(lines_of(63 - line)));
+                let (mut record, mut log, mut page) = (noise::<8192>(1), noise::<8192>(2), noise::<4096>(3));
+                let behind = (record.0, log.0);
+                let mut filled = page.0;
+                numbers.for_each(|line| filled[line * 64..][..64].copy_from_slice(lines_of(63 - line)));
+                // SAFETY: all hold 8192 bytes, more than 65 lines, and are aligned to a page; the page has all 64 lines.
+                unsafe {
+                    let reference =
+                        append_at(Isa::Scalar, log.0.as_mut_ptr(), expected.0.as_mut_ptr(), bytes, salt);
+                    log.0 = behind.1;
+                    let (to, from) = (log.0.as_mut_ptr(), record.0.as_mut_ptr());
+                    assert_eq!(
+                        append_lines_at(isa, to, from, &head, &lines, salt),
+                        reference,
+                        "{isa}, {bits:#x}"
+                    );
+                    fill_lines_at(isa, page.0.as_mut_ptr(), &lines);
+                }
+                fence();
+                assert_eq!(record.0[..bytes], expected.0[..bytes], "{isa}, {bits:#x}");
+                assert_eq!(log.0[..bytes], expected.0[..bytes], "{isa}, {bits:#x}");
+                assert_eq!(record.0[bytes..], behind.0[bytes..], "{isa}, {bits:#x}");
+                assert_eq!(log.0[bytes..], behind.1[bytes..], "{isa}, {bits:#x}");
+                assert_eq!(page.0, filled, "{isa}, {bits:#x}");
             }
         }
     }

@@ -24,6 +24,7 @@ use crate::section;
 use crate::store::Store;
 use crate::words::{Words, ones};
 use crate::writes::Writes;
+use memlift_kernels::log::PageLines;
 use memlift_spec::formats::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -150,6 +151,32 @@ impl Store {
         let built = builder.finish();
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         values.for_each(|(offset, bytes)| self.image.overwrite(offset, bytes));
+        dirty.clean(dirty.position);
+        self.relieve(lane.tail() - lane.head(), lane.capacity)
+    }
+
+    /// As [`Store::commit_lines`], of lines of one page while nothing is dirty.
+    #[inline(always)]
+    pub(crate) fn commit_page(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        dirty: &mut Dirty,
+        page: u64,
+        lines: &PageLines<'_>,
+    ) -> Result<()> {
+        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
+            self.flush(u64::MAX)?;
+        }
+        let bytes = record::page_bytes(lines);
+        let at = self.room(lane, lane.tail(), bytes, &mut writes.counters)?;
+        writes.sequence = self.next_sequence();
+        let head = record::head_of_page(page, lines, at, writes.sequence, lane.tail());
+        let salt = self.salts[lane.index as usize];
+        let (offset, target) = (lane.offset(at), lane.free(at, bytes));
+        let appended = self.medium.append_lines(offset, target, &head, lines, salt, &mut writes.counters);
+        self.harden_appended(lane, writes, appended, at + bytes)?;
+        self.image.fill_lines(page * PAGE, lines);
         dirty.clean(dirty.position);
         self.relieve(lane.tail() - lane.head(), lane.capacity)
     }

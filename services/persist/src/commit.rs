@@ -286,11 +286,23 @@ impl Store {
         writes.sequence = self.next_sequence();
         record::place(record, built, at, writes.sequence, lane.tail());
         let salt = self.salts[lane.index as usize];
-        self.medium
-            .append_record(lane.offset(at), record, salt, &mut writes.counters)
+        let appended = self.medium.append_record(lane.offset(at), record, salt, &mut writes.counters);
+        self.harden_appended(lane, writes, appended, at + built.bytes)
+    }
+
+    /// Makes what was appended to the caller's own lane up to `end` durable, with one fence.
+    #[inline(always)]
+    pub(crate) fn harden_appended(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        appended: Result<()>,
+        end: u64,
+    ) -> Result<()> {
+        appended
             .and_then(|()| self.medium.harden_log(&mut writes.counters))
             .map_err(|error| self.stop(error))?;
-        lane.publish(at + built.bytes);
+        lane.publish(end);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use memlift_kernels::log::{self, PageLines};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, LOWER_MAX, Result};
@@ -458,6 +459,18 @@ impl Image {
             // SAFETY: in bounds and aligned (above), mapped writable; the caller holds the lock of these bytes.
             unsafe { self.at(offset).cast::<u64>().add(at).write(word.to_le()) };
         }
+    }
+
+    /// Stores new lines of the page at `offset`.
+    #[inline(always)]
+    pub fn fill_lines(&self, offset: u64, lines: &PageLines<'_>) {
+        assert!(
+            offset.is_multiple_of(4096) && offset.checked_add(4096).is_some_and(|end| end <= self.len()),
+            "image: page {offset}"
+        );
+        // SAFETY: in bounds (above), mapped writable; the caller holds the lock of these bytes, so nobody else refers to them, and
+        // the new lines lie elsewhere.
+        unsafe { log::fill_lines(self.at(offset), lines) }
     }
 
     /// Stores new bytes of objects: word by word if they are words, for the caller may have stored them a moment ago.

@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use crate::words::Words;
+use memlift_kernels::log::PageLines;
 use memlift_spec::formats::log::{
     PAGE_ENTRY_BYTES, RECORD_ENTRIES_OPEN, RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
     RecordHeader,
@@ -216,13 +217,43 @@ pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u6
 #[inline(always)]
 fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, claim: u32) {
     let (words, _) = record.as_chunks_mut::<8>();
+    for (target, word) in words.iter_mut().zip(header_of(built, position, sequence, claim)) {
+        *target = word.to_le_bytes();
+    }
+}
+
+#[inline(always)]
+fn header_of(built: Built, position: u64, sequence: u64, claim: u32) -> [u64; HEADER_BYTES / 8] {
     let rest = u64::from(built.kind)
         | u64::from(built.parts) << 8
         | u64::from(built.entries) << 16
         | u64::from(claim) << 32;
-    for (target, word) in words.iter_mut().zip([built.bytes << 32, position, sequence, rest]) {
-        *target = word.to_le_bytes();
-    }
+    [built.bytes << 32, position, sequence, rest]
+}
+
+/// Bytes of a record of lines of one page: its head, and padding behind the last line, are a line together.
+#[inline(always)]
+pub(crate) fn page_bytes(lines: &PageLines<'_>) -> u64 {
+    const { assert!(PAGE_HEAD_WORDS <= LINE_WORDS) };
+    (lines.count() as u64 + 1) * LINE_WORDS as u64 * 8
+}
+
+/// Count of the words before the lines of a record of one page.
+pub(crate) const PAGE_HEAD_WORDS: usize = HEADER_BYTES / 8 + 2;
+
+/// The words before the lines of a record of one page, without the checksum; its lane is durable up to `durable_to`.
+#[inline(always)]
+pub(crate) fn head_of_page(
+    page: u64,
+    lines: &PageLines<'_>,
+    position: u64,
+    sequence: u64,
+    durable_to: u64,
+) -> [u64; PAGE_HEAD_WORDS] {
+    let built = Built { bytes: page_bytes(lines), kind: RECORD_LINES, parts: 1, entries: 1 };
+    let claim = RecordHeader::claim(position, durable_to);
+    let [size, position, sequence, rest] = header_of(built, position, sequence, claim);
+    [size, position, sequence, rest, page, lines.bits()]
 }
 
 /// Makes `record` (64 bytes) a WRAP.

@@ -8,12 +8,13 @@
 //!
 //! Source: the one of `arch/x86_64/avx512/crc`.
 
-use super::{LINE_BYTES, SHORT, load_words, short};
+use super::super::{HEAD_WORDS, PageLines};
+use super::{LINE_BYTES, SHORT, WORDS, load_words, short};
 use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
 use crate::vector::Vector;
 use core::arch::x86_64::{
-    __m512i, _mm_cvtsi32_si128, _mm512_mask_set1_epi32, _mm512_maskz_mov_epi32, _mm512_xor_si512,
-    _mm512_zextsi128_si512,
+    __m512i, _mm_cvtsi32_si128, _mm_slli_si128, _mm512_alignr_epi64, _mm512_mask_set1_epi32,
+    _mm512_maskz_mov_epi32, _mm512_setzero_si512, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
 /// See [`nt_copy`](super::super::nt_copy).
@@ -81,26 +82,83 @@ unsafe fn take(target: *mut u8, record: *const u8, line: usize) -> __m512i {
 unsafe fn long(target: *mut u8, record: *const u8, lines: usize, salt: u32) -> u32 {
     // SAFETY: the caller guarantees more than eight lines on both sides, and its function enables the features.
     unsafe {
-        let take = |line: usize| take(target, record, line);
+        summed(_mm512_maskz_mov_epi32(!1, gathered(record)), lines, salt, |line| take(target, record, line))
+    }
+}
+
+/// Returns the CRC state after a record of `lines` lines: `first`, whose first four bytes are 0, and those that `take` returns, from
+/// line 1 on.
+#[inline(always)]
+unsafe fn summed(first: __m512i, lines: usize, salt: u32, mut take: impl FnMut(usize) -> __m512i) -> u32 {
+    // SAFETY: the function that this is inlined into enables the features.
+    unsafe {
         let (by_256, by_64) = (multipliers::<256>(), multipliers::<64>());
-        let checked = _mm512_maskz_mov_epi32(!1, gathered(record));
-        let state = core::arch::x86_64::_mm_slli_si128::<4>(_mm_cvtsi32_si128(!salt as i32));
-        let mut a = _mm512_xor_si512(checked, _mm512_zextsi128_si512(state));
-        let (mut b, mut c, mut d) = (take(1), take(2), take(3));
-        let mut line = 4;
-        while lines - line >= 4 {
-            a = fold(a, by_256, take(line));
-            b = fold(b, by_256, take(line + 1));
-            c = fold(c, by_256, take(line + 2));
-            d = fold(d, by_256, take(line + 3));
-            line += 4;
+        let state = _mm_slli_si128::<4>(_mm_cvtsi32_si128(!salt as i32));
+        let mut remainder = _mm512_xor_si512(first, _mm512_zextsi128_si512(state));
+        let mut line = 1;
+        if lines >= 8 {
+            let (mut b, mut c, mut d) = (take(1), take(2), take(3));
+            line = 4;
+            while lines - line >= 4 {
+                remainder = fold(remainder, by_256, take(line));
+                b = fold(b, by_256, take(line + 1));
+                c = fold(c, by_256, take(line + 2));
+                d = fold(d, by_256, take(line + 3));
+                line += 4;
+            }
+            remainder = fold(fold(fold(remainder, by_64, b), by_64, c), by_64, d);
         }
-        let mut remainder = fold(fold(fold(a, by_64, b), by_64, c), by_64, d);
         while line < lines {
             remainder = fold(remainder, by_64, take(line));
             line += 1;
         }
         finish(remainder)
+    }
+}
+
+/// See [`append_lines`](super::super::append_lines). The lines lie behind the head's words, so each line of the record has the end of one
+/// and the start of the next.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,avx2,sse4.2,pclmulqdq,popcnt")]
+pub(in super::super) unsafe fn append_lines(
+    target: *mut u8,
+    record: *mut u8,
+    head: &[u64; HEAD_WORDS],
+    lines: &PageLines<'_>,
+    salt: u32,
+) -> u32 {
+    const BEHIND: i32 = (WORDS - HEAD_WORDS) as i32;
+    // SAFETY: the caller guarantees the lines, and a line more on both sides. A vector and eight words have the same size and no padding.
+    unsafe {
+        let mut words = [0; WORDS];
+        words[WORDS - HEAD_WORDS..].copy_from_slice(head);
+        let mut before = core::mem::transmute::<[u64; WORDS], __m512i>(words);
+        let mut starts = lines.starts();
+        let mut next = || {
+            let line = starts.next().map_or(_mm512_setzero_si512(), |(_, start)| gathered(start));
+            let joined = _mm512_alignr_epi64::<BEHIND>(line, before);
+            before = line;
+            joined
+        };
+        let first = next();
+        let state = summed(first, lines.count() + 1, salt, |line| {
+            let data = next();
+            data.store_aligned(record.add(line * LINE_BYTES));
+            data.stream(target.add(line * LINE_BYTES));
+            data
+        });
+        let first = _mm512_mask_set1_epi32(first, 1, !state as i32);
+        first.store_aligned(record);
+        first.stream(target);
+        !state
+    }
+}
+
+/// See [`fill_lines`](super::super::fill_lines).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in super::super) unsafe fn fill_lines(target: *mut u8, lines: &PageLines<'_>) {
+    for (line, start) in lines.starts() {
+        // SAFETY: the caller guarantees the line on both sides, aligned.
+        unsafe { gathered(start).store_aligned(target.add(line * LINE_BYTES)) };
     }
 }
 

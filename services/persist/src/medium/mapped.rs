@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use memlift_kernels::log;
+use memlift_kernels::log::{self, PageLines};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -31,6 +31,7 @@ use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::{self, Watch};
 use crate::options::{Domain, exceeds_memory};
+use crate::record::{self, PAGE_HEAD_WORDS};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -418,6 +419,26 @@ impl Mapped {
         // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds; the record is
         // a unique borrow.
         unsafe { log::append(target, record.as_mut_ptr(), record.len(), salt) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn append_lines(
+        &self,
+        offset: u64,
+        record: &mut [u8],
+        head: &[u64; PAGE_HEAD_WORDS],
+        lines: &PageLines<'_>,
+        salt: u32,
+    ) -> Result<()> {
+        assert!(
+            record.len() as u64 == record::page_bytes(lines) && record.as_ptr().addr().is_multiple_of(64)
+        );
+        debug_assert!(offset.is_multiple_of(64));
+        let target = self.at(offset, record.len() as u64);
+        // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds; the record is a unique
+        // borrow of as many lines as it takes (above).
+        unsafe { log::append_lines(target, record.as_mut_ptr(), head, lines, salt) };
         Ok(())
     }
 

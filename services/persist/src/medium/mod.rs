@@ -26,8 +26,10 @@ use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::options::Mechanism;
+use crate::record::PAGE_HEAD_WORDS;
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::{Mapped, read_by_pages};
+use memlift_kernels::log::{self, PageLines};
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
 pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
@@ -165,6 +167,28 @@ impl Medium {
         }
         crate::record::seal(record, salt);
         self.append(offset, record, counters)
+    }
+
+    /// Makes a record of `head` and new lines of a page in `record`, fills its checksum, and writes it to the log.
+    #[track_caller]
+    #[inline(always)]
+    pub fn append_lines(
+        &self,
+        offset: u64,
+        record: &mut [u8],
+        head: &[u64; PAGE_HEAD_WORDS],
+        lines: &PageLines<'_>,
+        salt: u32,
+        counters: &mut Counters,
+    ) -> Result<()> {
+        if let Medium::Mapped(mapped) = self
+            && !mapped.pages()
+        {
+            counters.log_bytes += record.len() as u64;
+            return mapped.append_lines(offset, record, head, lines, salt);
+        }
+        log::make_lines(record, head, lines);
+        self.append_record(offset, record, salt, counters)
     }
 
     /// Writes lines of a page to a copy of it, past the caches; gives their CRC-32C. Where pages are what the disk keeps, the

@@ -2,7 +2,8 @@
 //! Overwriting parts of arrays: all of them or none, without a look at what they were.
 //!
 //! - **Flow** all parts are checked and their lines are marked ─▶ room in the log ─▶ record of the new bytes, fence ─▶ the image.
-//!   Parts of lines, shadow pages and what is durable late go into the image first, and the record is made of that
+//!   Whole lines of one page are not even marked. Parts of lines, shadow pages and what is durable late go into the image first, and the
+//!   record is made of that
 //! - **Why** a transaction saves what it lends for writing, and compares it at commit. Who gives all new bytes beforehand needs neither
 //! - **Rule** there is no before-image, so the image changes when nothing but the disk can fail; then the pool stops
 //! - **Pools** checkpoint and shadow, where a fence makes the commit durable, or where it may be durable late. In others a transaction
@@ -19,6 +20,7 @@ use crate::persist::Persist;
 use crate::ptr::PSlice;
 use crate::section::Held;
 use crate::store::Store;
+use memlift_kernels::log::PageLines;
 
 const PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
@@ -67,15 +69,28 @@ pub(crate) fn run<T: Persist>(
         let mut seen = PSlice::EMPTY;
         parts.iter().try_for_each(|part| Tx::locate_part(store, &held, part, &mut seen).map(|_| ()))?;
     }
-    let marked = mark(store, &held, &mut dirty, parts).inspect_err(|_| give_up(&mut dirty, clean))?;
-    let Some(lines) = marked else { return Ok(()) };
+    let mut of_page = PageLines::default();
+    let page = if durability == Durability::Sync && clean && store.shadow.is_none() {
+        one_page(store, &held, parts, &mut of_page)?
+    } else {
+        None
+    };
+    let lines = if page.is_some() {
+        Lines::Whole
+    } else {
+        let marked = mark(store, &held, &mut dirty, parts).inspect_err(|_| give_up(&mut dirty, clean))?;
+        let Some(lines) = marked else { return Ok(()) };
+        lines
+    };
     let watched = Watched::start(store, || (parts.len() as u64, bytes));
     let before = writes.counters.log_bytes;
     let values = parts.iter().filter(|part| !part.values.is_empty());
     let values = values.map(|part| (offset_of(part), Tx::bytes_of(part.values)));
     let fill = || values.clone().for_each(|(offset, bytes)| store.image.overwrite(offset, bytes));
     dirty.marked += 1;
-    let committed = if durability == Durability::Buffered {
+    let committed = if let Some(page) = page {
+        store.commit_page(lane, &mut writes, &mut dirty, page, &of_page).map(|()| Committed::Durable)
+    } else if durability == Durability::Buffered {
         fill();
         Ok(Committed::Marked(dirty.marked))
     } else if clean && lines == Lines::Whole && store.shadow.is_none() && dirty.is_few() {
@@ -105,6 +120,34 @@ fn give_up(dirty: &mut Dirty, clean: bool) {
 #[inline(always)]
 fn offset_of<T: Persist>(part: &Overwrite<'_, T>) -> u64 {
     part.array.offset() + part.from * size_of::<T>() as u64
+}
+
+/// Checks the parts as far as they are whole lines of one page, whose values lie at whole words; returns the page if all are.
+#[inline(always)]
+fn one_page<'v, T: Persist>(
+    store: &Store,
+    held: &Held<'_>,
+    parts: &[Overwrite<'v, T>],
+    lines: &mut PageLines<'v>,
+) -> Result<Option<u64>> {
+    let mut page = None;
+    let mut seen = PSlice::EMPTY;
+    for part in parts {
+        let Some((offset, bytes)) = Tx::locate_part(store, held, part, &mut seen)? else { continue };
+        let first = offset / PAGE_BYTES;
+        let whole =
+            (offset | bytes).is_multiple_of(LINE_BYTES) && part.values.as_ptr().addr().is_multiple_of(8);
+        if !whole || *page.get_or_insert(first) != first || (offset + bytes - 1) / PAGE_BYTES != first {
+            return Ok(None);
+        }
+        let values = Tx::bytes_of(part.values).as_chunks::<{ LINE_BYTES as usize }>().0;
+        let line = offset % PAGE_BYTES / LINE_BYTES;
+        values.iter().zip(line as usize..).for_each(|(bytes, line)| lines.set(line, bytes));
+    }
+    if let (Some(page), Some(private)) = (page, &store.private) {
+        private.mark(page * PAGE_BYTES, PAGE_BYTES);
+    }
+    Ok(page)
 }
 
 /// How parts lie in lines.

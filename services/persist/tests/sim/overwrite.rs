@@ -45,6 +45,9 @@ fn make(pool: &Pool) {
 /// The same as whole lines: two, one, two across the end of a page, one; one of them is there twice.
 const LINES: [(u64, usize); 5] = [(8, 16), (0, 8), (504, 16), (1088, 8), (0, 8)];
 
+/// Whole lines of one page, in no order, one of them twice.
+const PAGE: [(u64, usize); 4] = [(64, 16), (0, 8), (496, 16), (0, 8)];
+
 /// How the parts of a step lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
@@ -52,6 +55,8 @@ enum Shape {
     Words,
     /// Each is one whole line or more.
     Lines,
+    /// The same, and all lie in one page.
+    Page,
 }
 
 impl Shape {
@@ -60,6 +65,7 @@ impl Shape {
         match self {
             Shape::Words => PLACES.map(|from| (from, 10)).to_vec(),
             Shape::Lines => LINES.to_vec(),
+            Shape::Page => PAGE.to_vec(),
         }
     }
 }
@@ -150,6 +156,7 @@ fn a_crash_leaves_all_parts_or_none() {
         }
         crashes(Mechanism::Redo, Mode::Lines, Durability::Sync, shape);
     }
+    crashes(Mechanism::Checkpoint, Mode::Lines, Durability::Sync, Shape::Page);
 }
 
 #[test]
