@@ -24,6 +24,17 @@ use crate::watched::{self, Outcome};
 
 /// Programs that run at a time beyond the number of cores: most of them wait for something, most of the time.
 const WAITING: usize = 1;
+/// Programs that take longest, the longest first. They are started before the others, so that none is left to run by itself.
+const LONG: [&str; 8] = [
+    "bindings/preload:jobs",
+    "cli:jobs",
+    "services/persist:sim",
+    "services/traverse:replica_etcd",
+    "cli:services",
+    "services/persist:pools",
+    "services/zmem:pager",
+    "services/ipc:processes",
+];
 /// Programs that compare measured times.
 const ALONE: [&str; 1] = ["lab/cli:record"];
 
@@ -48,6 +59,11 @@ struct Program {
 impl Program {
     fn title(&self) -> String {
         format!("{}:{}", self.folder, self.name)
+    }
+
+    /// Position in the order in which programs are started.
+    fn turn(&self) -> usize {
+        LONG.iter().position(|long| *long == self.title()).unwrap_or(LONG.len())
     }
 
     fn is_alone(&self) -> bool {
@@ -90,6 +106,7 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut programs = build(&cargo, &options.cargo)?;
     programs.retain(|program| options.wants(program));
+    programs.sort_by_key(Program::turn);
     if programs.is_empty() {
         return Err(Failure::Usage(format!("no test program is meant by --only {:?}", options.only)));
     }
