@@ -2,46 +2,19 @@
 //! Whole collections loaded into a node: sorted, unsorted, from CSV, more than fits; and walks at the client over what was
 //! loaded, interpreted first and as machine code later.
 
+use crate::running::{Running, options};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use memlift_traverse::client::cache::Cache;
 use memlift_traverse::client::{Client, ClientError, Config, Request, Result};
-use memlift_traverse::node::{Alone, Node, NodeOptions};
 use memlift_traverse::structures::load::{self, OwnedKey};
 use memlift_traverse::structures::{HashMap, OrderedMap, bulk};
-use memlift_traverse::transport::udp::Udp;
-
-/// A node and its thread.
-struct Running {
-    node: Node,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            assert!(thread.join().is_ok() || std::thread::panicking(), "the node panicked");
-        }
-    }
-}
 
 fn start(bytes: u64) -> (Running, Client) {
-    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
-    let at = udp.address();
-    let options = NodeOptions { bytes, prefault: false, workspaces: Some(8), ..NodeOptions::default() };
-    let (node, _) = Node::open(options).expect("memory");
-    let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-    let client = Client::udp(&[at], Config::default()).expect("a node");
-    (Running { node, stop, thread: Some(thread) }, client)
+    let node = Running::udp(None, options(bytes));
+    let client = Client::udp(&[node.at()], Config::default()).expect("a node");
+    (node, client)
 }
 
 fn value(key: u64) -> [u8; 8] {

@@ -6,3 +6,5 @@ mod node;
 mod pause;
 mod presence;
 mod udp;
+#[path = "../running/mod.rs"]
+mod running;

@@ -5,19 +5,19 @@
 //!   late
 //! - **Not here** how collections work: `structures/collections.rs`; what a node does with bad packets: `node_*.rs`
 
+use crate::running::{self, Running};
 use std::collections::{BTreeMap, HashMap as StdMap, VecDeque};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memlift_traverse::client::cache::Cache;
 use memlift_traverse::client::choice::{Chooser, Way};
 use memlift_traverse::client::{Client, ClientError, Config, Link, Request, Result, Routing, Shared};
 use memlift_traverse::map;
-use memlift_traverse::node::{Alone, BASE, Node, NodeOptions, Router};
+use memlift_traverse::node::{Alone, BASE, NodeOptions};
 use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
 use memlift_traverse::structures::sink::ToHeap;
@@ -30,40 +30,14 @@ use proptest::prelude::*;
 
 const NODE_BYTES: u64 = 32 << 20;
 
-/// A node and its thread.
-struct Running {
-    node: Node,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let served = thread.join();
-            assert!(std::thread::panicking() || served.is_ok(), "the node panicked");
-        }
-    }
-}
-
 fn options(base: u64) -> NodeOptions {
-    NodeOptions { base, bytes: NODE_BYTES, prefault: false, workspaces: Some(8), ..NodeOptions::default() }
-}
-
-fn run(options: NodeOptions, transport: Box<dyn Transport>, router: Box<dyn Router>) -> Running {
-    let (node, _) = Node::open(options).expect("memory");
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut shard = node.shard(transport, router);
-    let stopped = stop.clone();
-    let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-    Running { node, stop, thread: Some(thread) }
+    NodeOptions { base, ..running::options(NODE_BYTES) }
 }
 
 fn over_udp(options: NodeOptions) -> (Running, SocketAddr) {
-    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
-    let at = udp.address();
-    (run(options, Box::new(udp), Box::new(Alone)), at)
+    let node = Running::udp(None, options);
+    let at = node.at();
+    (node, at)
 }
 
 fn name() -> String {
@@ -74,7 +48,7 @@ fn name() -> String {
 fn over_shm(options: NodeOptions) -> (Running, String) {
     let name = name();
     let shm = Shm::listen(&name).expect("a free name");
-    (run(options, Box::new(shm), Box::new(Alone)), name)
+    (Running::start(options, Box::new(shm), Box::new(Alone)), name)
 }
 
 /// Loses, doubles and delays packets, both ways.
@@ -254,7 +228,7 @@ proptest! {
         let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
         let at = udp.address();
         let lossy = Lossy::new(Box::new(udp), seed, lost.clone());
-        let _node = run(options(BASE), Box::new(lossy), Box::new(Alone));
+        let _node = Running::start(options(BASE), Box::new(lossy), Box::new(Alone));
         let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
         let lossy = Lossy::new(Box::new(udp), !seed, lost.clone());
         let link = Link { transport: Box::new(lossy), nodes: vec![("lossy".to_owned(), Peer::Socket(at))] };
@@ -292,7 +266,7 @@ fn pair() -> (Vec<Running>, Vec<SocketAddr>, map::Map) {
         .enumerate()
         .map(|(index, socket)| {
             let view = map::Shared::new(map.clone(), Some(map::NodeId(index as u16))).view();
-            run(options(BASE + index as u64 * NODE_BYTES), Box::new(socket), Box::new(view))
+            Running::start(options(BASE + index as u64 * NODE_BYTES), Box::new(socket), Box::new(view))
         })
         .collect();
     (nodes, at, map)
@@ -556,7 +530,7 @@ fn tenants_with_keys_are_told_apart() {
     let keys = Keys::none().with(1, [1; 32]).with(2, [2; 32]);
     let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), true).expect("a port");
     let at = udp.address();
-    let _node = run(NodeOptions { keys, ..options(BASE) }, Box::new(udp), Box::new(Alone));
+    let _node = Running::start(NodeOptions { keys, ..options(BASE) }, Box::new(udp), Box::new(Alone));
     let config = |tenant, key| Config {
         tenant,
         keys: Keys::none().with(tenant, [key; 32]),

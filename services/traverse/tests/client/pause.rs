@@ -7,75 +7,32 @@
 //! - **Order** nothing waits: a packet brings the clock
 #![forbid(unsafe_code)]
 
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use crate::running::{Running, options};
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use memlift_traverse::client::cache::Cache;
-use memlift_traverse::client::{Client, ClientError, Config, Result};
-use memlift_traverse::node::{Alone, BASE, GRACE, Node, NodeOptions};
+use memlift_traverse::client::{Client, ClientError, Result};
+use memlift_traverse::node::{BASE, GRACE};
 use memlift_traverse::structures::chain::Chain;
 use memlift_traverse::structures::{HashMap, Heap, Key, OrderedMap, Outcome, Walk, Walked};
-use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::wire::{Header, Keys, Kind};
 
-struct Running {
-    at: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Running {
-    fn start() -> Running {
-        let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
-        let (at, stop) = (udp.address(), Arc::new(AtomicBool::new(false)));
-        let options = NodeOptions {
-            base: BASE,
-            bytes: 16 << 20,
-            prefault: false,
-            workspaces: Some(8),
-            ..NodeOptions::default()
-        };
-        let (node, _) = Node::open(options).expect("memory");
-        let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-        Running { at, stop, thread: Some(thread) }
-    }
-
-    fn client(&self) -> Client {
-        let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
-        Client::udp(&[self.at], config).expect("the node answers")
-    }
-
-    /// Moves the node's clock past the grace, until this client has heard of it.
-    fn pass(&self, client: &mut Client) {
-        let clock = client.clock() + GRACE + 2;
-        let mut packet = Vec::new();
-        let header = Header { client: 1, sequence: 1, clock, ..Header::new(Kind::Map) };
-        Keys::none().seal(&header, &[], &mut packet);
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        for _ in 0..1000 {
-            socket.send_to(&packet, self.at).expect("sent");
-            client.read(BASE + 4096, 8).map(drop).unwrap_or_default();
-            if client.clock() >= clock {
-                return;
-            }
-        }
-        panic!("the node does not follow the clock");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let served = thread.join();
-            assert!(std::thread::panicking() || served.is_ok(), "the node panicked");
+/// Moves the node's clock past the grace, until this client has heard of it.
+fn pass(node: &Running, client: &mut Client) {
+    let clock = client.clock() + GRACE + 2;
+    let mut packet = Vec::new();
+    let header = Header { client: 1, sequence: 1, clock, ..Header::new(Kind::Map) };
+    Keys::none().seal(&header, &[], &mut packet);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    for _ in 0..1000 {
+        socket.send_to(&packet, node.at()).expect("sent");
+        client.read(BASE + 4096, 8).map(drop).unwrap_or_default();
+        if client.clock() >= clock {
+            return;
         }
     }
+    panic!("the node does not follow the clock");
 }
 
 /// Request before which a client stands still.
@@ -158,7 +115,7 @@ fn node_of(client: &mut Client, map: &HashMap, key: u64) -> Option<u64> {
 
 #[test]
 fn a_paused_replacement_does_not_take_out_who_has_the_memory_now() {
-    let node = Running::start();
+    let node = Running::udp(None, options(16 << 20));
     let (mut slow, mut quick) = (node.client(), node.client());
     let mut map = HashMap::create(&mut quick, 0).expect("room");
     let mut same = HashMap::open(map.handle());
@@ -169,7 +126,7 @@ fn a_paused_replacement_does_not_take_out_who_has_the_memory_now() {
         before: Before::Swap,
         meanwhile: Some(Box::new(|| {
             assert!(map.remove(&mut quick, 1).expect("removed"));
-            node.pass(&mut quick);
+            pass(&node, &mut quick);
             map.insert(&mut quick, 100, &[b'B'; 40]).expect("inserted");
             assert_eq!(node_of(&mut quick, &map, 100), place, "the memory is used again");
         })),
@@ -183,7 +140,7 @@ fn a_paused_replacement_does_not_take_out_who_has_the_memory_now() {
 
 #[test]
 fn a_paused_change_of_an_ordered_map_does_not_bring_an_old_root_back() {
-    let node = Running::start();
+    let node = Running::udp(None, options(16 << 20));
     let (mut slow, mut quick) = (node.client(), node.client());
     let mut map = OrderedMap::create(&mut quick, 8).expect("room");
     let mut same = OrderedMap::open(map.handle());
@@ -201,7 +158,7 @@ fn a_paused_change_of_an_ordered_map_does_not_bring_an_old_root_back() {
                 if quick.read(cell, 8).expect("the root") == root {
                     return;
                 }
-                node.pass(&mut quick);
+                pass(&node, &mut quick);
             }
             panic!("the root's memory was not used again");
         })),
@@ -216,7 +173,7 @@ fn a_paused_change_of_an_ordered_map_does_not_bring_an_old_root_back() {
 
 #[test]
 fn a_paused_get_does_not_read_what_lies_there_now() {
-    let node = Running::start();
+    let node = Running::udp(None, options(16 << 20));
     let (mut slow, mut quick) = (node.client(), node.client());
     let mut map = HashMap::create(&mut quick, 0).expect("room");
     map.insert(&mut quick, 1, &[b'A'; 40]).expect("inserted");
@@ -226,7 +183,7 @@ fn a_paused_get_does_not_read_what_lies_there_now() {
         before: Before::Read,
         meanwhile: Some(Box::new(|| {
             assert!(map.remove(&mut quick, 1).expect("removed"));
-            node.pass(&mut quick);
+            pass(&node, &mut quick);
             map.insert(&mut quick, 100, &[b'B'; 40]).expect("inserted");
             assert_eq!(node_of(&mut quick, &map, 100), place, "the memory is used again");
         })),
@@ -239,7 +196,7 @@ fn a_paused_get_does_not_read_what_lies_there_now() {
 
 #[test]
 fn a_walk_at_the_client_does_not_mix_what_was_read_before_with_what_lies_there_now() {
-    let node = Running::start();
+    let node = Running::udp(None, options(16 << 20));
     let (mut slow, mut quick) = (node.client(), node.client());
     let mut map = HashMap::create(&mut quick, 0).expect("room");
     // Each node has a piece of the cache for itself.
@@ -252,10 +209,10 @@ fn a_walk_at_the_client_does_not_mix_what_was_read_before_with_what_lies_there_n
     assert_eq!(slow.walk_locally(&mut cache, &walk).expect("there").0.outcome, Outcome::Done);
     // The middle node goes, and its memory is used for the last one, which is cached too.
     assert!(map.remove(&mut quick, 2).expect("removed"));
-    node.pass(&mut quick);
+    pass(&node, &mut quick);
     map.insert(&mut quick, 77, &[77; 200]).expect("inserted");
     assert_eq!(node_of(&mut quick, &map, 77), Some(place), "the memory is used again");
-    node.pass(&mut slow);
+    pass(&node, &mut slow);
     slow.fetch_range(&mut cache, place, 256).expect("read");
     assert_eq!(
         slow.walk_locally(&mut cache, &walk).expect("an answer").0.outcome,

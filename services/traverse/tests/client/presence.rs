@@ -2,48 +2,19 @@
 //! A dead node costs what lies on it: others are connected to, allocated from and blamed for nothing.
 #![forbid(unsafe_code)]
 
+use crate::running::{Running, options};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memlift_traverse::client::{Client, ClientError, Config};
-use memlift_traverse::node::{Alone, BASE, Node, NodeOptions};
+use memlift_traverse::node::{BASE, NodeOptions};
 use memlift_traverse::structures::{HashMap, Heap};
-use memlift_traverse::transport::udp::Udp;
 
 const BYTES: u64 = 16 << 20;
 
-struct Running {
-    at: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// A node whose addresses are the `number`th ones.
 fn start(at: Option<SocketAddr>, number: u64) -> Running {
-    let any = "127.0.0.1:0".parse().expect("an address");
-    let udp = Udp::bind(at.unwrap_or(any), false).expect("a port");
-    let (at, stop) = (udp.address(), Arc::new(AtomicBool::new(false)));
-    let base = BASE + number * BYTES;
-    let options =
-        NodeOptions { base, bytes: BYTES, prefault: false, workspaces: Some(8), ..NodeOptions::default() };
-    let (node, _) = Node::open(options).expect("memory");
-    let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-    let stopped = stop.clone();
-    let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-    Running { at, stop, thread: Some(thread) }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let served = thread.join();
-            assert!(std::thread::panicking() || served.is_ok(), "the node panicked");
-        }
-    }
+    Running::udp(at, NodeOptions { base: BASE + number * BYTES, ..options(BYTES) })
 }
 
 fn number_of(address: u64) -> u64 {
@@ -53,7 +24,7 @@ fn number_of(address: u64) -> u64 {
 #[test]
 fn who_is_dead_costs_what_lies_on_it_and_comes_back() {
     let (one, dead) = (start(None, 0), start(None, 1));
-    let places = [one.at, dead.at];
+    let places = [one.at(), dead.at()];
     let config = || Config { deadline: Duration::from_secs(2), ..Config::default() };
     let mut old = Client::udp(&places, config()).expect("both answer");
     let mut map = HashMap::create(&mut old, 4).expect("room");
@@ -93,7 +64,7 @@ fn who_is_dead_costs_what_lies_on_it_and_comes_back() {
 #[test]
 fn none_that_answers_is_an_error_that_names_one() {
     let (one, two) = (start(None, 0), start(None, 1));
-    let places = [one.at, two.at];
+    let places = [one.at(), two.at()];
     drop((one, two));
     let config = Config { deadline: Duration::from_millis(500), ..Config::default() };
     match Client::udp(&places, config) {

@@ -6,17 +6,15 @@
 //! - **Not here** logs of versions 1 to 3: they are refused, in words (`docs/formats/node-log.md`)
 #![forbid(unsafe_code)]
 
+use crate::running::{Running, options};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memlift_traverse::client::{Client, Config};
-use memlift_traverse::node::{Alone, BASE, Durability, Node, NodeOptions};
+use memlift_traverse::client::Client;
+use memlift_traverse::node::{Durability, Node, NodeOptions};
 use memlift_traverse::structures::expiring::{Terms, Ttl};
 use memlift_traverse::structures::{ExpiringMap, HashMap, OrderedMap, expiring, hash, ordered};
-use memlift_traverse::transport::udp::Udp;
 
 const KEYS: u64 = 40;
 /// Versions that are read.
@@ -32,28 +30,9 @@ struct Maps {
 
 /// Runs `work` as the client of a node with this log, and ends both.
 fn with_node<R>(log: &Path, work: impl FnOnce(&mut Client, &Node) -> R) -> R {
-    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
-    let at = udp.address();
-    let options = NodeOptions {
-        base: BASE,
-        bytes: 4 << 20,
-        prefault: false,
-        workspaces: Some(8),
-        log: Some((log.to_owned(), Durability::Process)),
-        ..NodeOptions::default()
-    };
-    let (node, _) = Node::open(options).expect("the log opens");
-    let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-    let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
-    let mut client = Client::udp(&[at], config).expect("the node answers");
-    let result = work(&mut client, &node);
-    drop(client);
-    stop.store(true, Ordering::Relaxed);
-    thread.join().expect("no panic");
-    result
+    let options = NodeOptions { log: Some((log.to_owned(), Durability::Process)), ..options(4 << 20) };
+    let node = Running::udp(None, options);
+    work(&mut node.client(), &node.node)
 }
 
 fn golden(version: u32) -> PathBuf {

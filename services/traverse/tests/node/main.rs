@@ -16,3 +16,5 @@ mod sessions;
 mod versions;
 mod wire_golden;
 mod wire_packet;
+#[path = "../running/mod.rs"]
+mod running;

@@ -2,65 +2,25 @@
 //! Addresses are of one memory: a node started again without its log, or a map made anew, has another one, and says so.
 #![forbid(unsafe_code)]
 
+use crate::running::{Running, options};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use memlift_traverse::client::{Client, ClientError, Config};
+use memlift_traverse::client::ClientError;
 use memlift_traverse::map::coordinator::{Coordinator, Options};
 use memlift_traverse::map::{Join, Map, Member, Peer, Source};
-use memlift_traverse::node::{Alone, BASE, Durability, Node, NodeOptions};
+use memlift_traverse::node::{Durability, NodeOptions};
 use memlift_traverse::structures::{HashMap, Heap};
-use memlift_traverse::transport::udp::Udp;
 
-struct Running {
-    at: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+fn start(at: Option<SocketAddr>, log: Option<PathBuf>) -> Running {
+    let log = log.map(|log| (log, Durability::Process));
+    Running::udp(at, NodeOptions { log, ..options(16 << 20) })
 }
 
-impl Running {
-    fn start(at: Option<SocketAddr>, log: Option<PathBuf>) -> Running {
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let udp = Udp::bind(at.unwrap_or(any), false).expect("a port");
-        let (at, stop) = (udp.address(), Arc::new(AtomicBool::new(false)));
-        let options = NodeOptions {
-            base: BASE,
-            bytes: 16 << 20,
-            prefault: false,
-            workspaces: Some(8),
-            log: log.map(|log| (log, Durability::Process)),
-            ..NodeOptions::default()
-        };
-        let (node, _) = Node::open(options).expect("memory");
-        let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-        Running { at, stop, thread: Some(thread) }
-    }
-
-    fn client(&self) -> Client {
-        let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
-        Client::udp(&[self.at], config).expect("the node answers")
-    }
-
-    /// Ends the node; where it was.
-    fn end(self) -> SocketAddr {
-        self.at
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let served = thread.join();
-            assert!(std::thread::panicking() || served.is_ok(), "the node panicked");
-        }
-    }
+/// Ends the node; where it was.
+fn end(node: Running) -> SocketAddr {
+    node.at()
 }
 
 fn is_other<T: std::fmt::Debug>(done: Result<T, ClientError>) {
@@ -74,15 +34,15 @@ fn is_other<T: std::fmt::Debug>(done: Result<T, ClientError>) {
 
 #[test]
 fn a_node_that_lost_its_memory_does_not_serve_the_old_addresses() {
-    let node = Running::start(None, None);
+    let node = start(None, None);
     let mut old = node.client();
     let mut users = HashMap::create(&mut old, 4).expect("room");
     users.insert(&mut old, "alice", b"alice@example.org").expect("inserted");
     let (handle, memory) = (users.handle(), old.memory_of(users.handle().heads));
     assert_ne!(memory, 0);
-    let at = node.end();
+    let at = end(node);
 
-    let node = Running::start(Some(at), None);
+    let node = start(Some(at), None);
     let mut new = node.client();
     let mut secrets = HashMap::create(&mut new, 4).expect("room");
     assert_eq!(secrets.handle(), handle, "the same addresses");
@@ -107,13 +67,13 @@ fn a_node_that_lost_its_memory_does_not_serve_the_old_addresses() {
 fn a_node_that_kept_its_log_has_the_same_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("node.log");
-    let node = Running::start(None, Some(log.clone()));
+    let node = start(None, Some(log.clone()));
     let mut client = node.client();
     let mut map = HashMap::create(&mut client, 4).expect("room");
     map.insert(&mut client, 1, b"one").expect("inserted");
     let memory = client.memory_of(map.handle().heads);
-    let at = node.end();
-    let node = Running::start(Some(at), Some(log));
+    let at = end(node);
+    let node = start(Some(at), Some(log));
     assert_eq!(map.get(&mut client, 1).expect("the old client goes on"), Some(b"one".to_vec()));
     map.insert(&mut client, 2, b"two").expect("and writes");
     node.client().check_memory(map.handle().heads, memory).expect("a new client opens the old handle");

@@ -2,6 +2,7 @@
 //! A node that is started with an older copy of its log gives addresses again. It refuses clients and handles that know more than the copy.
 #![forbid(unsafe_code)]
 
+use crate::running::{Running, options};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,63 +13,23 @@ use std::time::Duration;
 use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::map::coordinator::{Coordinator, Options};
 use memlift_traverse::map::{Address, Peer, Source};
-use memlift_traverse::node::{
-    Alone, BASE, Cluster, ClusterError, ClusterOptions, Durability, Node, NodeOptions,
-};
+use memlift_traverse::node::{Cluster, ClusterError, ClusterOptions, Durability, NodeOptions};
 use memlift_traverse::structures::{HashMap, Heap, OrderedMap, hash};
 use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::wire::Stamp;
 
-struct Running {
-    at: SocketAddr,
-    node: Node,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+fn start(at: Option<SocketAddr>, log: &Path) -> Running {
+    Running::udp(at, NodeOptions { log: Some((log.to_owned(), Durability::Process)), ..options(16 << 20) })
 }
 
-impl Running {
-    fn start(at: Option<SocketAddr>, log: &Path) -> Running {
-        let udp = Udp::bind(at.unwrap_or("127.0.0.1:0".parse().expect("an address")), false).expect("a port");
-        let (at, stop) = (udp.address(), Arc::new(AtomicBool::new(false)));
-        let options = NodeOptions {
-            base: BASE,
-            bytes: 16 << 20,
-            prefault: false,
-            workspaces: Some(8),
-            log: Some((log.to_owned(), Durability::Process)),
-            ..NodeOptions::default()
-        };
-        let (node, _) = Node::open(options).expect("the log opens");
-        let mut shard = node.shard(Box::new(udp), Box::new(Alone));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
-        Running { at, node, stop, thread: Some(thread) }
+/// Starts the node again at the same address, with its log as it is, or with this one.
+fn again(node: Running, log: &Path, copy: Option<&Path>) -> Running {
+    let at = node.at();
+    drop(node);
+    if let Some(copy) = copy {
+        std::fs::copy(copy, log).expect("copied back");
     }
-
-    fn client(&self) -> Client {
-        let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
-        Client::udp(&[self.at], config).expect("the node answers")
-    }
-
-    /// Starts the node again at the same address, with its log as it is, or with this one.
-    fn again(self, log: &Path, copy: Option<&Path>) -> Running {
-        let at = self.at;
-        drop(self);
-        if let Some(copy) = copy {
-            std::fs::copy(copy, log).expect("copied back");
-        }
-        Running::start(Some(at), log)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let served = thread.join();
-            assert!(std::thread::panicking() || served.is_ok(), "the node panicked");
-        }
-    }
+    start(Some(at), log)
 }
 
 fn is_older<T: std::fmt::Debug>(done: Result<T, ClientError>) {
@@ -142,26 +103,26 @@ fn check_restored(
 #[test]
 fn a_copy_of_the_running_nodes_log_is_older() {
     let world = World::new();
-    let node = Running::start(None, &world.log);
+    let node = start(None, &world.log);
     let mut old = node.client();
     let before = created(&mut old, b"before");
     world.copy();
     let after = created(&mut old, b"after");
-    let node = node.again(&world.log, Some(&world.copy));
+    let node = again(node, &world.log, Some(&world.copy));
     check_restored(&node, &mut old, before, after);
 }
 
 #[test]
 fn a_copy_from_before_the_last_starts_is_older() {
     let world = World::new();
-    let node = Running::start(None, &world.log);
+    let node = start(None, &world.log);
     let mut old = node.client();
     let mut before = created(&mut old, b"before");
     world.copy();
-    let node = node.again(&world.log, None).again(&world.log, None);
+    let node = again(again(node, &world.log, None), &world.log, None);
     assert_eq!(before.0.get(&mut old, "alice").expect("the client goes on").as_deref(), Some(&b"before"[..]));
     let after = created(&mut old, b"after");
-    let node = node.again(&world.log, Some(&world.copy));
+    let node = again(node, &world.log, Some(&world.copy));
     check_restored(&node, &mut old, before, after);
 }
 
@@ -169,12 +130,12 @@ fn a_copy_from_before_the_last_starts_is_older() {
 #[test]
 fn a_copy_stays_older_when_it_has_gone_on() {
     let world = World::new();
-    let node = Running::start(None, &world.log);
+    let node = start(None, &world.log);
     let mut old = node.client();
     let before = created(&mut old, b"before");
     world.copy();
     let mut after = created(&mut old, b"after");
-    let node = node.again(&world.log, Some(&world.copy));
+    let node = again(node, &world.log, Some(&world.copy));
     let mut other = node.client();
     let mut secrets = HashMap::create(&mut other, 4).expect("room");
     for key in 0..200_u64 {
@@ -182,7 +143,7 @@ fn a_copy_stays_older_when_it_has_gone_on() {
     }
     drop(other);
     node.node.compact().expect("compacted").expect("there is a log");
-    let node = node.again(&world.log, None).again(&world.log, None);
+    let node = again(again(node, &world.log, None), &world.log, None);
     is_older(after.0.get(&mut old, "alice"));
     let mut new = node.client();
     is_older(new.check_stamp(after.1.heads, after.2));
@@ -193,7 +154,7 @@ fn a_copy_stays_older_when_it_has_gone_on() {
 #[test]
 fn a_log_that_lost_its_end_is_older() {
     let world = World::new();
-    let node = Running::start(None, &world.log);
+    let node = start(None, &world.log);
     let mut old = node.client();
     let before = created(&mut old, b"before");
     let bytes = std::fs::metadata(&world.log).expect("a log").len();
@@ -201,11 +162,11 @@ fn a_log_that_lost_its_end_is_older() {
     let mut reader = node.client();
     let found = after.0.get(&mut reader, "alice").expect("an answer");
     assert_eq!(found.as_deref(), Some(&b"after"[..]));
-    let at = node.at;
+    let at = node.at();
     drop(node);
     let log = std::fs::OpenOptions::new().write(true).open(&world.log).expect("a log");
     log.set_len(bytes).expect("cut");
-    let node = Running::start(Some(at), &world.log);
+    let node = start(Some(at), &world.log);
     // Clients that have only read know it as well.
     is_older(after.0.get(&mut reader, "alice"));
     check_restored(&node, &mut old, before, after);
@@ -214,7 +175,7 @@ fn a_log_that_lost_its_end_is_older() {
 #[test]
 fn clients_and_handles_go_on_when_nothing_is_lost() {
     let world = World::new();
-    let mut node = Running::start(None, &world.log);
+    let mut node = start(None, &world.log);
     let mut old = node.client();
     let mut made = Vec::new();
     for start in 0..6_u64 {
@@ -225,7 +186,7 @@ fn clients_and_handles_go_on_when_nothing_is_lost() {
         if start % 2 == 1 {
             node.node.compact().expect("compacted").expect("there is a log");
         }
-        node = node.again(&world.log, None);
+        node = again(node, &world.log, None);
         let mut new = node.client();
         for (at, (map, handle, stamp)) in made.iter_mut().enumerate() {
             new.check_stamp(handle.heads, *stamp).expect("nothing is lost");
@@ -259,10 +220,10 @@ fn a_log_with_nothing_but_starts_is_empty() {
 #[test]
 fn stamps_of_another_log_say_nothing() {
     let (first, second) = (World::new(), World::new());
-    let node = Running::start(None, &first.log);
+    let node = start(None, &first.log);
     let mut client = node.client();
     let (_, handle, stamp) = created(&mut client, b"before");
-    let node = Running::start(None, &second.log);
+    let node = start(None, &second.log);
     let mut client = node.client();
     client.check_stamp(handle.heads, stamp).expect("the number of the memory tells them apart");
 }
