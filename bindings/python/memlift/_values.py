@@ -263,7 +263,15 @@ def _make_pickle(value: Any, allow_pickle: bool) -> Any:
     if not allow_pickle:
         raise UnsupportedTypeError("a pickle came, which may run any code: pass allow_pickle=True here too if you trust its sender")
     data, buffers = value
-    return pickle.loads(data, buffers=buffers)
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except (pickle.UnpicklingError, EOFError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnsupportedTypeError(
+            f"a pickle came of which this process cannot make the object ({describe(error)}): import here what its class needs, or give "
+            "the class a __reduce__ whose arguments its constructor takes"
+        ) from error
 
 
 _MAKERS = {

@@ -8,7 +8,7 @@
 
 use crate::errors::{is, raise, unsupported};
 use crate::slot::Slot;
-use crate::values::{Allow, Encoded, decode, type_name};
+use crate::values::{Allow, Encoded, decode, is_of_bytes, type_name};
 use memlift::ipc::message::Shape;
 use memlift::ipc::{ElementType, Outgoing, Payload, Tensor};
 use pyo3::Borrowed;
@@ -109,6 +109,10 @@ impl<'py> Argument<'py> {
         let py = object.py();
         let Ok(buffer) = PyUntypedBuffer::get(object) else { return Ok(None) };
         if object.is_instance(array_class(py)?)? || object.is_instance(numpy_scalar(py)?)? {
+            return Ok(None);
+        }
+        // Its bare bytes would arrive, of another type or shape.
+        if object.is_instance_of::<PyMemoryView>() && buffer.item_size() == 1 && !is_of_bytes(&buffer) {
             return Ok(None);
         }
         if py.import("memlift._values")?.call_method1("is_more_than_buffer", (object,))?.is_truthy()? {

@@ -513,6 +513,30 @@ def test_buffers_that_have_more_than_bytes(ways, allow_pickle):
     for way in ways:
         with pytest.raises(memlift.UnsupportedTypeError, match="PickleBuffer"):
             way([pickle.PickleBuffer(b"abc")])
+        for value in (memoryview(np.zeros((2, 3), "u1")), memoryview(np.zeros((2, 3), "i1")), memoryview(np.ones(3, "?"))):
+            with pytest.raises(memlift.UnsupportedTypeError, match="memoryview with"):
+                way(value)
+
+
+class Needy(Exception):
+    """Pickle takes it apart, and cannot put it together."""
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} {b}")
+
+
+def test_pickles_that_make_no_object_say_why(allow_pickle):
+    if not allow_pickle:
+        return
+    queue = memlift.Queue(allow_pickle=True)
+    for value in (Needy(1, 2), [Needy(1, 2)]):
+        queue.put(value)
+        with pytest.raises(memlift.UnsupportedTypeError, match=r"Needy.__init__\(\) missing.*give the class a __reduce__"):
+            queue.get(timeout=60)
+    for broken in (b"", b"\x80\x05.", b"nonsense"):
+        queue.put(memlift._values._Kind("pickle", [broken, []]))
+        with pytest.raises(memlift.CorruptMessageError, match="broken pickle"):
+            queue.get(timeout=60)
 
 
 def test_arrays_inside_of_pickles_are_copied_once(allow_pickle):

@@ -331,7 +331,7 @@ impl<'py> Encoded<'py> {
     fn buffer(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
         let buffer = PyUntypedBuffer::get(value)?;
         if value.is_exact_instance_of::<PyMemoryView>() {
-            if buffer.dimensions() != 1 || !matches!(buffer.format().to_bytes(), b"B" | b"b" | b"c") {
+            if !is_of_bytes(&buffer) {
                 let what = format!(
                     "a memoryview with {} dimensions of the format {:?}: only its bare bytes would arrive",
                     buffer.dimensions(),
@@ -466,6 +466,11 @@ impl<'py> Encoded<'py> {
         self.kept.extend(buffers.into_iter().map(Kept::Buffer));
         Ok(())
     }
+}
+
+/// Returns true for a buffer that is no more than its bytes.
+pub fn is_of_bytes(buffer: &PyUntypedBuffer) -> bool {
+    buffer.dimensions() == 1 && matches!(buffer.format().to_bytes(), b"B" | b"b" | b"c")
 }
 
 /// Returns numpy's type string if it describes the dtype completely.

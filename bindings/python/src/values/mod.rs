@@ -13,7 +13,7 @@ mod decode;
 mod encode;
 
 pub use decode::decode;
-pub use encode::{Encoded, type_name};
+pub use encode::{Encoded, is_of_bytes, type_name};
 
 use crate::errors::raise;
 use crate::slot::Slot;
