@@ -6,17 +6,25 @@
 //!   locked ──▶ system call ──▶ parent and child unlock them; the child first registers its arena anew. In a dormant process,
 //!   hooks of libc's fork ([`prepare`], [`parent`], [`child`]) do the same. Nothing is absent then, and nothing becomes
 //!   absent meanwhile because the pager is locked
-//! - **Order** libc uses the heap between its hooks and the system call, and in the child before its hooks. With absent
+//! - **Order** what the child will take outside the arena is charged before the fork. libc uses the heap between its hooks and the system call, and in the child before its hooks. With absent
 //!   memory the hooks would therefore be too early and too late
 //! - **Not here** vfork and threads: they share the memory
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use memlift_zmem::pager::Pager;
+use memlift_zmem::pager::{Pager, charge_start};
 
 use crate::thread::{Quiet, current};
 use crate::trap::{self, Scene};
 use crate::{heap, held, marks, stacks, start};
+
+/// Charges what a child takes outside the arena: structures of the kernel, a page of page tables for 2 MiB of the arena, and
+/// copies of the pages that it writes first.
+fn charge(pager: &Pager) {
+    const FIXED_BYTES: usize = 512 << 10;
+    let _quiet = Quiet::begin();
+    charge_start(pager.job(), Some(pager), FIXED_BYTES + pager.admitted_bytes() / 512);
+}
 
 fn still(pager: &Pager) {
     pager.before_fork();
@@ -52,6 +60,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         scene.pin(arguments[2], 4, true);
         scene.pin(arguments[3], 4, true);
     }
+    charge(scene.pager);
     still(scene.pager);
     // SAFETY: this is the program's own fork, with this library's locks held, so no state of the pager is half changed.
     let result = unsafe { crate::gate::call(number, arguments) };
@@ -101,6 +110,7 @@ pub extern "C" fn prepare() {
     if pager.active() {
         return;
     }
+    charge(pager);
     still(pager);
     // If the pager became active before it was locked, the system call of the fork is trapped, and the trap does this work.
     if pager.active() {

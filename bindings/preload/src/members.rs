@@ -10,8 +10,9 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
 use memlift_zmem::block::ENV_FD;
+use memlift_zmem::pager::{Pager, charge_start};
 
-use crate::thread::{current, inside};
+use crate::thread::{Quiet, current, inside};
 use crate::wrappers::Next;
 use crate::{exec, start};
 
@@ -20,6 +21,9 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SEPARATORS: [char; 2] = [':', ' '];
 
 type List = *const *const c_char;
+
+/// The path of a program that the function itself searches for.
+const NONE: *const c_char = std::ptr::null();
 
 /// The parts of an environment that make a program a member of the job.
 struct Needed {
@@ -114,7 +118,7 @@ fn completed(list: List) -> List {
 }
 
 macro_rules! family {
-    ($($name:ident = $called:ident ($($argument:ident: $type:ty),+) => ($($passed:expr),+);)+) => {$(
+    ($($name:ident = $called:ident [$path:expr, $begins:literal] ($($argument:ident: $type:ty),+) => ($($passed:expr),+);)+) => {$(
         /// Behaves as libc's function of this name; the new program is a member of the job.
         ///
         /// # Safety
@@ -129,6 +133,7 @@ macro_rules! family {
                 }
             });
             let address = NEXT.address();
+            charge($path, $begins);
             // SAFETY: libc's function takes these arguments, and the caller makes its promises.
             unsafe { call(address, &[$($passed as usize),+]) }
         }
@@ -150,6 +155,23 @@ unsafe fn call(address: usize, arguments: &[usize]) -> c_int {
     }
 }
 
+/// Charges what a program takes outside the arena until it is a member of the job itself. This waits for room where a process
+/// begins; the child of a fork has begun, and the child of a vfork waits for its parent, in whose memory it makes no room.
+/// `path` is null if the function searches for the program.
+fn charge(path: *const c_char, begins: bool) {
+    // SAFETY: the program promises a string that ends with a zero.
+    let missing = || !path.is_null() && unsafe { libc::access(path, libc::X_OK) } != 0;
+    let Some(pager) = Pager::get().filter(|_| start::covered() && !inside() && !missing()) else { return };
+    let _quiet = Quiet::begin();
+    if begins {
+        charge_start(pager.job(), Some(pager), start::PROGRAM_BYTES);
+    } else if start::in_vfork_child() {
+        charge_start(pager.job(), None, start::PROGRAM_BYTES);
+    } else {
+        pager.job().charge_begun(start::PROGRAM_BYTES);
+    }
+}
+
 /// Returns the environment of the process, with what names the job.
 fn own() -> List {
     // SAFETY: libc's variable is always set; a program that changes it meanwhile races with libc's functions, too.
@@ -157,12 +179,12 @@ fn own() -> List {
 }
 
 family! {
-    execve = execve(path: *const c_char, argv: List, envp: List) => (path, argv, completed(envp));
-    execv = execve(path: *const c_char, argv: List) => (path, argv, own());
-    execvpe = execvpe(file: *const c_char, argv: List, envp: List) => (file, argv, completed(envp));
-    execvp = execvpe(file: *const c_char, argv: List) => (file, argv, own());
-    fexecve = fexecve(fd: c_int, argv: List, envp: List) => (fd, argv, completed(envp));
-    execveat = execveat(fd: c_int, path: *const c_char, argv: List, envp: List, flags: c_int) => (fd, path, argv, completed(envp), flags);
-    posix_spawn = posix_spawn(pid: *mut c_int, path: *const c_char, actions: usize, attributes: usize, argv: List, envp: List) => (pid, path, actions, attributes, argv, completed(envp));
-    posix_spawnp = posix_spawnp(pid: *mut c_int, file: *const c_char, actions: usize, attributes: usize, argv: List, envp: List) => (pid, file, actions, attributes, argv, completed(envp));
+    execve = execve [path, false] (path: *const c_char, argv: List, envp: List) => (path, argv, completed(envp));
+    execv = execve [path, false] (path: *const c_char, argv: List) => (path, argv, own());
+    execvpe = execvpe [NONE, false] (file: *const c_char, argv: List, envp: List) => (file, argv, completed(envp));
+    execvp = execvpe [NONE, false] (file: *const c_char, argv: List) => (file, argv, own());
+    fexecve = fexecve [NONE, false] (fd: c_int, argv: List, envp: List) => (fd, argv, completed(envp));
+    execveat = execveat [NONE, false] (fd: c_int, path: *const c_char, argv: List, envp: List, flags: c_int) => (fd, path, argv, completed(envp), flags);
+    posix_spawn = posix_spawn [NONE, true] (pid: *mut c_int, path: *const c_char, actions: usize, attributes: usize, argv: List, envp: List) => (pid, path, actions, attributes, argv, completed(envp));
+    posix_spawnp = posix_spawnp [NONE, true] (pid: *mut c_int, file: *const c_char, actions: usize, attributes: usize, argv: List, envp: List) => (pid, file, actions, attributes, argv, completed(envp));
 }

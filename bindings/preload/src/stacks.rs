@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use memlift_zmem::lock::Lock;
 use memlift_zmem::mapping;
-use memlift_zmem::pager::{Pager, Pins};
+use memlift_zmem::pager::{Pager, Pins, charge_start};
 
 use crate::thread::{Quiet, Thread, current, inside, is_gone};
 use crate::trap::in_arena;
@@ -32,6 +32,9 @@ const PAGE_BYTES: usize = 4096;
 /// Size of an alternate stack. It has room for the program's handlers too, which may run while a trapped call waits. Only
 /// pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
+/// Bytes that a thread takes when it starts: structures and stack of the kernel, the first pages of its own stack and of its
+/// alternate one, page tables.
+const THREAD_BYTES: usize = 48 << 10;
 /// Thread number of a record without a thread.
 const NOBODY: i32 = 0;
 
@@ -389,6 +392,10 @@ pub unsafe extern "C" fn pthread_create(
     start::start_evictor_if_due();
     // libc maps the stack by itself, and would fail where the heap has memory that it does not need.
     limits::reclaim();
+    if let Some(pager) = Pager::get() {
+        let _quiet = Quiet::begin();
+        charge_start(pager.job(), Some(pager), THREAD_BYTES);
+    }
     let own = match on_stack_outside_arena(|| own_stack(attributes)) {
         Ok(own) => own,
         Err(number) => return number,

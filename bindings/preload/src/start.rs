@@ -35,6 +35,9 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 /// Upper bound of a spill file, bytes; the disk is full before that.
 const SPILL_BYTES: usize = 1 << 42;
 const OWN_STACK_BYTES: usize = 256 << 10;
+/// Half of the bytes that a small program has outside the arena after its start: this half is charged before the program
+/// begins, the other half when it is a member of the job.
+pub const PROGRAM_BYTES: usize = 512 << 10;
 /// Returns the size below which a process gets no evictor, bytes. Such a process has only its own threads, as it has without
 /// this library. Programs count on that which drop privileges (setpriv, su), enter a user namespace (unshare, bubblewrap) or
 /// fork others (Chromium's zygotes), and they are small compared with the budget.
@@ -115,6 +118,7 @@ fn cover() -> Result<bool, String> {
     let Some(job) = Job::from_environment().map_err(|error| error.to_string())? else { return Ok(false) };
     let job: &'static Job = Box::leak(Box::new(job));
     JOB.store(std::ptr::from_ref(job) as usize, Ordering::Release);
+    job.charge_begun(PROGRAM_BYTES);
     members::note();
     let spill = match std::env::var_os(ENV_SPILL).filter(|folder| !folder.is_empty()) {
         Some(folder) => spill_in(PathBuf::from(folder))?,

@@ -64,6 +64,16 @@ fn a_job_larger_than_its_budget_ends_well_and_borrows_no_more_than_the_grace() {
     assert!(report["processes"].as_u64() >= Some(1), "{report:#}");
 }
 
+/// Each process takes some 700 KiB, which cannot be compressed. Sixty of them do not fit at a time, but some always do.
+#[test]
+fn processes_that_start_together_wait_for_room() {
+    let place = Place::new();
+    let script = "for i in $(seq 60); do sleep 0.6 & done; wait; echo done";
+    let output = place.run(&["run", "-q", "--memory", "32M", "--", "sh", "-c", script]);
+    let seen = (output.status.code(), text(&output.stdout));
+    assert_eq!(seen, (Some(0), "done\n".to_owned()), "{}", text(&output.stderr));
+}
+
 #[test]
 fn without_userfaultfd_a_job_larger_than_its_budget_ends_well_too() {
     let place = Place::new();

@@ -64,6 +64,7 @@ pub use crate::uffd::Errno;
 pub use engine::Mechanism;
 pub(crate) use kernel::{Quiet, own_thread};
 pub use pin::Pins;
+pub use room::charge_start;
 pub use view::View;
 
 /// First address of the arena. It is the same in every process, so that a system-call filter can recognise arena addresses by

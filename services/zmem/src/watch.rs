@@ -11,6 +11,8 @@
 //!
 //! - **Flow** one look: sweep dead processes ─▶ measure usage and present ─▶ [`Registry::set_outside_with`] ─▶ drop page
 //!   cache above the total ─▶ activate the processes if little is left ─▶ sleep
+//! - **Starts** what a starting process or thread takes is charged ahead ([`crate::block::Job::charge_start`]). The first look
+//!   that begins [`START_AGE`] after it was seen gives that back, since it measures the memory
 //! - **Order** `present` is read before and after `usage`, and the smaller value counts: a page that came in between is
 //!   counted as outside, never not at all. If a process joined or left meanwhile, the measurement is repeated immediately.
 //!   `unused` below zero is not an event yet: eviction has `PATIENCE` looks to make up for it
@@ -23,6 +25,7 @@ mod cache;
 mod resident;
 mod usage;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -51,6 +54,9 @@ const MOST_REPEATS: u32 = 3;
 /// Number of looks for which the largest growth is remembered.
 const GROWTH_WINDOW_LOOKS: u32 = 200;
 
+/// Age at which a charge for a start is given back by the next look: by then the process or thread has begun.
+const START_AGE: Duration = Duration::from_millis(20);
+
 /// Result of one look at a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
@@ -75,6 +81,7 @@ pub struct Watcher {
     usage: Usage,
     cache: cache::Cache,
     growth: Growth,
+    starts: Starts,
     /// Value of the ledger's `membership` that `growth` belongs to.
     membership: u64,
     /// True if at the last look little was left, and less than eviction shall keep unused.
@@ -100,6 +107,7 @@ impl Watcher {
             usage: Usage::choose(std::process::id()),
             cache: cache::Cache::new(),
             growth: Growth::default(),
+            starts: Starts::default(),
             membership: 0,
             near: false,
             left: 0,
@@ -120,6 +128,7 @@ impl Watcher {
         let registry = self.registry.clone();
         registry.sweep_block(self.block);
         let (control, ledger) = (registry.control(self.block), registry.ledger(self.block));
+        let measured_starts = self.starts.measured(ledger.starting(), Instant::now());
         let mut membership = ledger.membership();
         let (mut counted, mut whole, mut present) = self.measure();
         for _ in 0..MOST_REPEATS {
@@ -146,6 +155,7 @@ impl Watcher {
         // Page cache may grow between two looks like any other memory.
         let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
+        registry.give_back_starts(self.block, measured_starts);
         registry.note_usage(self.block, whole);
         // The block is told the measurement first, because dropping page cache may take long.
         if let Source::Group(group) = self.usage.source() {
@@ -281,6 +291,29 @@ impl Growth {
     }
 }
 
+/// Charges for starts, by the look that first saw them.
+#[derive(Debug, Default)]
+struct Starts {
+    /// Time of a look, and the ledger's sum at that time.
+    seen: VecDeque<(Instant, u64)>,
+    given_back: u64,
+}
+
+impl Starts {
+    /// Returns the bytes of the charges that a measurement after `now` includes and that were not returned before. `sum` is
+    /// the ledger's.
+    fn measured(&mut self, sum: u64, now: Instant) -> u64 {
+        let before = self.given_back;
+        if self.seen.back().map_or(before, |last| last.1) != sum {
+            self.seen.push_back((now, sum));
+        }
+        while let Some((_, sum)) = self.seen.pop_front_if(|seen| now - seen.0 >= START_AGE) {
+            self.given_back = sum;
+        }
+        self.given_back - before
+    }
+}
+
 /// The bytes that lie in arenas, stores and tables, and the part of them in arenas.
 #[derive(Clone, Copy, Debug, Default)]
 struct Present {
@@ -300,7 +333,10 @@ impl Present {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::block::{Job, Objectives, OnOverflow};
 
     #[test]
     fn the_reserve_follows_growth_and_fades() {
@@ -316,5 +352,52 @@ mod tests {
             let _ = growth.reserve(8 << 20, total);
         }
         assert_eq!(growth.reserve(8 << 20, total), 8 << 20);
+    }
+
+    #[test]
+    fn a_start_is_given_back_once_and_not_before_its_age() {
+        let (mut starts, began) = (Starts::default(), Instant::now());
+        assert_eq!(starts.measured(0, began), 0);
+        assert_eq!(starts.measured(100, began), 0);
+        assert_eq!(starts.measured(150, began + START_AGE / 2), 0);
+        assert_eq!(starts.measured(150, began + START_AGE), 100);
+        assert_eq!(starts.measured(150, began + START_AGE), 0);
+        assert_eq!(starts.measured(150, began + 2 * START_AGE), 50);
+    }
+    #[test]
+    fn a_start_is_charged_until_it_is_measured_and_waits_for_room() {
+        const START: usize = 1 << 20;
+        let registry = Registry::create(1 << 40).expect("a registry");
+        let on_overflow = OnOverflow::Fail;
+        let objectives = Objectives { total: 1 << 36, unused: 0, min_uncompressed: 0, on_overflow };
+        let admission = registry.admit("test", &objectives).expect("there is room");
+        let job = Job::attach(registry.clone(), admission.block()).expect("it is a member");
+        let uncharged = || job.unused() + job.ledger().outside();
+        let all = uncharged();
+        let no_eviction = || -> ControlFlow<(), bool> { panic!("there is room") };
+        job.charge_start(START, no_eviction);
+        assert_eq!((uncharged(), job.ledger().starting()), (all, 0), "nobody would give it back");
+
+        let mut watcher = Watcher::new(&admission);
+        let _ = watcher.check();
+        looks::announce_measurement(job.ledger(), Duration::from_secs(1000));
+        job.charge_start(START, no_eviction);
+        job.charge_begun(START);
+        assert_eq!(uncharged(), all - 2 * START as i64);
+        let _ = watcher.check();
+        std::thread::sleep(START_AGE);
+        let _ = watcher.check();
+        assert_eq!(uncharged(), all, "it is measured by now");
+
+        let _ = job.charge(usize::try_from(job.unused()).expect("there is room"));
+        let evict = || {
+            job.uncharge(2 * START);
+            ControlFlow::Continue(true)
+        };
+        job.charge_start(START, evict);
+        assert_eq!(job.unused(), START as i64, "it was charged after room was made");
+        let _ = job.charge(START);
+        job.charge_start(START, || ControlFlow::Continue(false));
+        assert_eq!(job.unused(), -(START as i64), "a job of one process waits for no other");
     }
 }

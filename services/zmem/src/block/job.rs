@@ -9,9 +9,10 @@
 //!   Nothing here allocates after attach, because all of it may run in a fault handler
 //! - **Not here** making the block ([`super::Admission`])
 
+use std::ops::ControlFlow;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::atomic::futex_wait;
 use super::control::{Charge, ControlBlock, signed};
@@ -32,6 +33,10 @@ const OTHERS_WAIT: Duration = Duration::from_millis(1);
 const OTHERS_IDLE: u32 = 20;
 const OTHERS_SHARE: u32 = 200;
 const OTHERS_BUSY: u32 = 2000;
+
+/// Longest times for which a process or thread waits for room before it starts: since a process of the job last began or
+/// ended, and in all. Others of the job may wait for it, as the reader of a pipe is waited for, so it starts then in any case.
+const START_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// The part of the total that counts as little if no more is left: 1/8.
 pub(crate) const NEAR: i64 = 8;
@@ -263,6 +268,60 @@ impl Job {
             futex_wait(&self.ledger().relief, relief, true, Some(OTHERS_WAIT));
         }
         false
+    }
+
+    /// Charges the bytes that a process or thread which starts now will take outside the arenas, before it takes them; the
+    /// watcher gives the charge back once it has measured the memory. If there is no room, waits until the job's processes
+    /// have made some or ended, up to [`START_WAITS`]. `evict` makes room in this process; it returns false if it made none, and
+    /// breaks if this wait has to end. Without a watcher nothing is charged, since nothing outside the arenas is counted.
+    pub fn charge_start(&self, bytes: usize, mut evict: impl FnMut() -> ControlFlow<(), bool>) {
+        let ledger = self.ledger();
+        if !looks::has_watcher(ledger) || self.try_charge_start(bytes) {
+            return;
+        }
+        self.activate();
+        let (began, mut changed, mut membership) = (Instant::now(), Instant::now(), ledger.membership());
+        while changed.elapsed() < START_WAITS[0] && began.elapsed() < START_WAITS[1] {
+            self.registry.sweep_block(self.block);
+            // Charges of earlier starts are given back at a look.
+            looks::ask(ledger);
+            let ControlFlow::Continue(evicted) = evict() else { break };
+            if self.try_charge_start(bytes) {
+                return;
+            }
+            if !evicted && self.is_alone() {
+                break;
+            }
+            let now = ledger.membership();
+            if now != membership {
+                (changed, membership) = (Instant::now(), now);
+            }
+            overflow::wake_demand(ledger);
+            let relief = ledger.relief.load(Ordering::Acquire);
+            futex_wait(&ledger.relief, relief, true, Some(OTHERS_WAIT));
+        }
+        self.charge_begun(bytes);
+    }
+
+    /// Does the same as [`Job::charge_start`] for a process that has begun: it does not wait. If those that have begun waited
+    /// too, each might hold memory that another one waits for.
+    pub fn charge_begun(&self, bytes: usize) {
+        let ledger = self.ledger();
+        if !looks::has_watcher(ledger) {
+            return;
+        }
+        let step = self.control().add(-signed(bytes));
+        ledger.starting.fetch_add(bytes as u64, Ordering::AcqRel);
+        overflow::after_tolerated_decrease(self.control(), ledger, step);
+    }
+
+    fn try_charge_start(&self, bytes: usize) -> bool {
+        self.await_watcher(bytes);
+        let (control, ledger) = (self.control(), self.ledger());
+        let Some(step) = control.try_charge(signed(bytes), ledger.reserved_bytes()) else { return false };
+        ledger.starting.fetch_add(bytes as u64, Ordering::AcqRel);
+        overflow::after_charge(control, ledger, self.registry.implicit(), step);
+        true
     }
 
     /// Returns the job's total, bytes.

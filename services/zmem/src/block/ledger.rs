@@ -193,7 +193,10 @@ pub struct Ledger {
     pub(super) said_ms: AtomicU64,
     /// Time since which no thread that lacked room has got any, milliseconds of the monotonic clock; 0 if none lacks room.
     pub(super) short_since_ms: AtomicU64,
-    rest: [AtomicU64; 4],
+    /// Bytes charged ahead for processes and threads that start, since the job began; the watcher gives them back once it has
+    /// measured the memory itself.
+    pub(super) starting: AtomicU64,
+    rest: [AtomicU64; 3],
     /// Pages that came back, by the class of their absence.
     absences: [AtomicU64; ABSENCES],
     more: [AtomicU64; 2],
@@ -287,6 +290,11 @@ impl Ledger {
         self.processes.load(Ordering::Relaxed)
     }
 
+    /// Returns the bytes that were ever charged ahead for processes and threads that start ([`super::Job::charge_start`]).
+    pub fn starting(&self) -> u64 {
+        self.starting.load(Ordering::Acquire)
+    }
+
     /// Returns true if the job's processes must be active.
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Acquire) != 0
@@ -326,6 +334,7 @@ impl Ledger {
         self.least_unused.store(i64::MAX, Ordering::Relaxed);
         self.overdue_ms.store(NEVER, Ordering::Relaxed);
         let words = [&self.paused_since_ms, &self.said_ms, &self.short_since_ms, &self.events, &self.peak];
+        self.starting.store(0, Ordering::Relaxed);
         for word in self.counters.iter().chain(&self.absences).chain(words) {
             word.store(0, Ordering::Relaxed);
         }

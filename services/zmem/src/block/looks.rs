@@ -26,6 +26,11 @@ pub fn announce_watcher(ledger: &Ledger) {
     ledger.overdue_ms.store(0, Ordering::Release);
 }
 
+/// Returns true if there is a watcher that looks.
+pub(super) fn has_watcher(ledger: &Ledger) -> bool {
+    ledger.overdue_ms.load(Ordering::Acquire) != NEVER
+}
+
 /// Announces that a look ended, and that the next one comes within `next`.
 pub fn announce_measurement(ledger: &Ledger, next: Duration) {
     let within = u64::try_from((next + SLACK).as_millis()).unwrap_or(NEVER / 2);

@@ -280,6 +280,11 @@ impl Registry {
         }
     }
 
+    /// Gives back bytes that were charged ahead for starts ([`super::Job::charge_start`]) and are measured by now.
+    pub fn give_back_starts(&self, block: usize, bytes: u64) {
+        self.changed(block, i64::try_from(bytes).unwrap_or(i64::MAX / 2));
+    }
+
     /// Reports that `unused` has been below zero for a while in spite of compression. This raises one event if `unused` is
     /// still below zero.
     pub fn report_lasting_shortage(&self, block: usize) {

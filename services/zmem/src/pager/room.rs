@@ -9,13 +9,14 @@
 //! - **Order** the time that this takes is counted, and the ledger says since when no thread got room. A charge stays while it waits for a verdict, because taking it back would look as if there were room again
 //! - **Not here** the implementation of these ways ([`super::evict`], [`super::cold`], [`super::spill`])
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::cold::COLD_ROUNDS;
 use super::seat::Seat;
-use super::{Pager, kernel};
-use crate::block::{Charge, Counter, Verdict};
+use super::{Pager, Quiet, kernel};
+use crate::block::{Charge, Counter, Job, Verdict};
 use crate::mapping::PAGE_BYTES;
 
 /// Pages that a fault without room evicts together: few enough to be done soon, and enough to share the cost of dropping.
@@ -31,6 +32,23 @@ pub(super) enum Room {
     /// The bytes are not charged; try again later, or with fewer bytes. The thread returns to the program first, so that a signal
     /// that waits is delivered.
     Short,
+}
+
+/// Charges the bytes that a process or thread which starts now will take outside the arenas, and waits for room
+/// ([`Job::charge_start`]), also by eviction from `pager`'s memory if there is one. The caller holds no lock of zmem. Its
+/// signals wait meanwhile; one that is for the program ends the wait.
+pub fn charge_start(job: &Job, pager: Option<&Pager>, bytes: usize) {
+    let _quiet = Quiet::new();
+    job.charge_start(bytes, || {
+        if kernel::signal_waits() {
+            return ControlFlow::Break(());
+        }
+        let active = pager.filter(|pager| pager.active());
+        ControlFlow::Continue(active.is_some_and(|pager| {
+            let mut seat = pager.seats.take();
+            pager.evict(&mut seat, bytes, SYNC_PAGES).steps > 0
+        }))
+    });
 }
 
 impl Pager {
