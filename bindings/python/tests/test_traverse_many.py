@@ -18,6 +18,12 @@ from memlift import errors
 from memlift.traverse import Client, HashHandle, HashMap, List, Node, OrderedMap, _client
 
 
+@pytest.fixture(scope="module")
+def near():
+    with Node(memory="96M", listen=f"shm:py-many-near-{os.getpid()}") as node, Client.connect(node.places[0]) as client:
+        yield client
+
+
 @pytest.fixture(scope="module", params=["udp", "shm", "two nodes"])
 def client(request, tmp_path_factory):
     if request.param != "two nodes":
@@ -56,13 +62,32 @@ VALUES = {
 }
 
 
+ORDERED_KEYS = [int, "i8", float, "S4"]
+ORDERED_VALUES = ["i8", "f4", "V240", [("a", "u2"), ("b", "S5")]]
+
+
+def _kinds(keys, values):
+    """Each kind of key and of value once; `make soak` has every kind of key with every kind of value."""
+    pairs = [(row == column, key, value) for row, key in enumerate(keys) for column, value in enumerate(values)]
+    return [pytest.param(key, value, marks=[] if once else [pytest.mark.soak]) for once, key, value in pairs]
+
+
 def _same(found, wanted):
     return dict(found.items()).keys() == wanted.keys() and all(found[key] == wanted[key] for key in wanted)
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("key", KEYS, ids=str)
+def test_a_hash_map_takes_every_kind_as_a_dict_does(near, key, value):
+    _puts_in_a_hash_map(near, key, value)
+
+
+@pytest.mark.parametrize(("key", "value"), _kinds(KEYS, VALUES))
 def test_a_hash_map_takes_many_as_a_dict_does(client, key, value):
+    _puts_in_a_hash_map(client, key, value)
+
+
+def _puts_in_a_hash_map(client, key, value):
     draw, wanted = random.Random(f"{key}{value}"), {}
     entries = HashMap.create(client, expected=300, key=key, value=value)
     for round in range(6):
@@ -80,9 +105,18 @@ def test_a_hash_map_takes_many_as_a_dict_does(client, key, value):
     entries.drop()
 
 
-@pytest.mark.parametrize("value", ["i8", "f4", "V240", [("a", "u2"), ("b", "S5")]], ids=str)
-@pytest.mark.parametrize("key", [int, "i8", float, "S4"], ids=str)
+@pytest.mark.parametrize("value", ORDERED_VALUES, ids=str)
+@pytest.mark.parametrize("key", ORDERED_KEYS, ids=str)
+def test_an_ordered_map_takes_every_kind_as_a_dict_does(near, key, value):
+    _puts_in_an_ordered_map(near, key, value)
+
+
+@pytest.mark.parametrize(("key", "value"), _kinds(ORDERED_KEYS, ORDERED_VALUES))
 def test_an_ordered_map_takes_many_as_a_dict_does(client, key, value):
+    _puts_in_an_ordered_map(client, key, value)
+
+
+def _puts_in_an_ordered_map(client, key, value):
     draw, wanted = random.Random(f"{key}{value}"), {}
     make_key = KEYS.get(key, lambda draw: b"%d" % draw.randrange(1, 9000))
     record = np.dtype([("a", "<u2"), ("b", "S5")])
