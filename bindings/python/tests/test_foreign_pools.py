@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Libraries that start processes by themselves, with memlift's in their place: tqdm, dask, SciPy, black, joblib and PyTorch's DataLoader.
 
-Goal    each gives what it gives with the standard library's processes, under every start method
+Goal    each gives what it gives with the standard library's processes, under every start method (some of them in `make soak` only)
 Method  a program per library and start method (this file, run as one), since libraries keep locks of the first start method that they see
 """
 
@@ -193,8 +193,17 @@ def use_torch():
         assert sorted(int(number) for batch in loader(Counting()) for number in batch) == list(range(20))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("library", ["tqdm", "dask", "scipy", "black", "joblib", "torch"])
+LIBRARIES = ["tqdm", "dask", "scipy", "black", "joblib", "torch"]
+# What is sent to a worker is the same under forkserver and spawn, and each worker imports the whole library under both.
+ONCE = [("dask", "spawn"), ("scipy", "spawn"), ("black", "spawn"), ("joblib", "forkserver")]
+RUNS = [
+    pytest.param(library, method, marks=[pytest.mark.soak] if (library, method) in ONCE else [])
+    for library in LIBRARIES
+    for method in ("fork", "spawn", "forkserver")
+]
+
+
+@pytest.mark.parametrize(("library", "method"), RUNS)
 def test_a_library_with_processes_of_ours(library, method):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
