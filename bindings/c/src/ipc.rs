@@ -85,13 +85,12 @@ impl From<Error> for Fault {
     }
 }
 
-/// Converts a limit in seconds; 0 means no limit.
+/// Converts a limit in seconds; 0 and what is too long for a duration mean no limit.
 fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
-    match seconds {
-        0.0 => Ok(None),
-        seconds => Duration::try_from_secs_f64(seconds)
-            .map(Some)
-            .map_err(|_| Fault::argument("a time limit is below zero, or no number")),
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(limit) => Ok(Some(limit).filter(|_| seconds != 0.0)),
+        Err(_) if seconds > 0.0 => Ok(None),
+        Err(_) => Err(Fault::argument("a time limit is below zero, or no number")),
     }
 }
 

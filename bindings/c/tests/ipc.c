@@ -36,6 +36,9 @@ static int synchronous(const memlift_client *client) {
     CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_BAD_ARGUMENT);
     options = (memlift_call_options){.timeout_s = -1};
     CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_BAD_ARGUMENT);
+    options = (memlift_call_options){.timeout_s = 1e300};
+    CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_OK && same(answer, "x", 1));
+    memlift_answer_free(answer);
     CHECK(memlift_call(client, "fail", "x", 1, NULL, &answer) == MEMLIFT_CALL_FAILED);
     CHECK(strstr(memlift_last_error(), "no luck today") != NULL);
     CHECK(memlift_call(client, "none", "x", 1, NULL, &answer) == MEMLIFT_CALL_FAILED);

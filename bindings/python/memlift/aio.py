@@ -47,7 +47,7 @@ class AsyncClient:
         if isinstance(wait, str):
             options.setdefault("policy", wait)
             wait = None
-        if wait is not None and not 0 <= wait < _NEVER:
+        if wait is not None and not wait >= 0:
             raise ValueError(f"wait={wait}: give seconds, zero or more, or the name of a wait policy")
         self._address, self._options = address, options
         self._server_wait, self._idempotent = wait, idempotent

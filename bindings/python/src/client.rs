@@ -27,12 +27,15 @@ pub const SLICE: Duration = Duration::from_millis(200);
 /// Longest wait for the greeting of a server before signals are handled again.
 const SLICE_MAX: Duration = Duration::from_secs(2);
 
-/// Converts a time limit from Python, in seconds.
+/// Converts a time limit from Python, in seconds. Infinity is the longest there is.
 pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     timeout
         .map(|seconds| {
-            Duration::try_from_secs_f64(seconds).map_err(|_| {
-                PyValueError::new_err(format!("a timeout of {seconds} s: give seconds, zero or more"))
+            Duration::try_from_secs_f64(seconds).or_else(|_| match seconds > 0.0 {
+                true => Ok(Duration::MAX),
+                false => Err(PyValueError::new_err(format!(
+                    "a timeout of {seconds} s: give seconds, zero or more, or None for no limit"
+                ))),
             })
         })
         .transpose()
@@ -527,7 +530,7 @@ fn wait_with_signals<T: Send>(
     mut wait: impl FnMut(Option<Duration>) -> Result<Option<T>, Error> + Send,
     patience: Option<Duration>,
 ) -> PyResult<T> {
-    let until = patience.map(|patience| Instant::now() + patience);
+    let until = patience.and_then(|patience| Instant::now().checked_add(patience));
     loop {
         let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
         match py.detach(|| wait(Some(left))) {
@@ -756,7 +759,7 @@ impl Pipeline {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
         let patience = seconds(timeout)?.or(self.timeout);
-        let until = patience.map(|patience| Instant::now() + patience);
+        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
         loop {
             let left =
                 until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));

@@ -9,6 +9,7 @@ Method   each mode calls without end in a thread of its own; a call that does no
 import asyncio
 import concurrent.futures
 import gc
+import math
 import multiprocessing
 import os
 import random
@@ -315,3 +316,27 @@ def test_a_limit_as_long_as_a_slice_is_a_limit(start, limit):
             with pytest.raises(memlift.DeadlineExceededError) as raised:
                 pipeline.next()
             assert raised.value.job == job
+
+
+@pytest.mark.parametrize("limit", [1e19, float(2**63), 1e300, math.inf])
+def test_a_limit_beyond_every_clock_is_none(start, limit):
+    server = start(handlers=2)
+    with memlift.ipc.Client(server.address, timeout=limit) as client, client.pipeline(2) as pipeline:
+        assert client.call("echo", b"x") == client.call("echo", b"x", timeout=limit) == b"x"
+        assert client.call_async("echo", b"x", timeout=limit).result(limit) == b"x"
+        pipeline.submit("echo", b"x", timeout=limit)
+        assert pipeline.next(limit)[1] == b"x"
+        assert [item.size for item in client.stream("items", np.array([3, 4]), timeout=limit)] == [3, 4]
+        assert client.ping(timeout=limit)["state"] == "ready"
+
+    async def in_a_loop():
+        async with memlift.ipc.AsyncClient(server.address, wait=limit) as client:
+            return await client.call("echo", b"x", timeout=limit)
+
+    assert asyncio.run(in_a_loop()) == b"x"
+    queue = memlift.Queue(1)
+    queue.put(b"x", timeout=limit)
+    assert queue.get(timeout=limit) == b"x"
+    for wrong in (-1.0, math.nan, -math.inf):
+        with pytest.raises(ValueError, match="or None for no limit"):
+            memlift.ipc.Client(server.address, timeout=wrong)

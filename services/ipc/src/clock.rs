@@ -18,6 +18,11 @@ pub(crate) fn monotonic_ns(at: Instant) -> u64 {
     .max(1)
 }
 
+/// End of a limit that begins now; `None`: there is no limit, or it is longer than the clock goes.
+pub(crate) fn end_of(limit: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(limit?)
+}
+
 /// Reads both clocks at one moment. The best of five readings counts, in case this thread lost its core during one.
 fn read_both() -> (Instant, u64) {
     let now_ns = || {

@@ -6,6 +6,7 @@
 
 use super::Inner;
 use super::send::Expect;
+use crate::clock::end_of;
 use crate::error::Error;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub struct Limit {
 impl Limit {
     /// Begins now; `None`: no limit.
     pub fn new(limit: Option<Duration>) -> Limit {
-        Limit { limit, deadline: limit.map(|limit| Instant::now() + limit) }
+        Limit { limit, deadline: end_of(limit) }
     }
 
     /// Returns true if it has passed.
@@ -66,7 +67,7 @@ impl Limit {
     }
 
     pub(super) fn sooner(&self, patience: Option<Duration>) -> Option<Instant> {
-        let patience = patience.map(|patience| Instant::now() + patience);
+        let patience = end_of(patience);
         match (self.deadline, patience) {
             (Some(deadline), Some(patience)) => Some(deadline.min(patience)),
             (deadline, patience) => deadline.or(patience),
@@ -123,7 +124,7 @@ impl Job {
         if self.taken {
             return Err(Error::Closed { what: "job, whose answer was taken," });
         }
-        let patience = patience.map(|patience| Instant::now() + patience);
+        let patience = end_of(patience);
         let own_first = match (self.limit.deadline, patience) {
             (Some(own), Some(patience)) => own <= patience,
             (own, _) => own.is_some(),

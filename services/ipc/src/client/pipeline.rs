@@ -11,6 +11,7 @@
 use super::decide::{BATCHES, FORECAST_FROM, PACE_ANSWERS};
 use super::send::{Sending, Sent};
 use super::{Client, Limit};
+use crate::clock::end_of;
 use crate::error::Error;
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
@@ -160,7 +161,7 @@ impl Pipeline {
         }
         self.flush();
         let limit = timeout.or(self.client.0.options.timeout);
-        let deadline = limit.map(|limit| Instant::now() + limit);
+        let deadline = end_of(limit);
         match self.wait_for_one(deadline)? {
             true => Ok(self.answered.pop_front()),
             false => Err(Error::DeadlineExceeded { limit: limit.unwrap_or_default() }),

@@ -207,3 +207,16 @@ fn never_more_calls_are_unanswered_than_may_be_whoever_makes_them() {
     assert!((1..=MAX).contains(&most.load(Ordering::SeqCst)), "{most:?}");
     assert_eq!((client.stats().calls, client.stats().outstanding), (240, 0));
 }
+
+#[test]
+fn a_limit_beyond_the_clock_is_none() {
+    let longest = Some(Duration::MAX);
+    let (_server, client) = pair("longest");
+    assert_eq!(client.call("echo", b"x".as_slice(), longest).unwrap().to_vec(), b"x");
+    let mut job = client.call_async("echo", b"x".as_slice(), longest).unwrap();
+    assert_eq!(job.wait_within(longest).unwrap().unwrap().to_vec(), b"x");
+    let mut pipeline = client.pipeline(2);
+    pipeline.submit("echo", b"x".as_slice(), longest).unwrap();
+    assert_eq!(pipeline.next(longest).unwrap().unwrap().1.unwrap().to_vec(), b"x");
+    assert_eq!(client.loan_within(9, longest).unwrap().bytes(), 9);
+}
