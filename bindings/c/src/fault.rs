@@ -214,6 +214,7 @@ impl From<ClientError> for Fault {
             | ClientError::Overflow { .. }
             | ClientError::SumTooLarge { .. }
             | ClientError::Place(_)
+            | ClientError::StaleClient
             | ClientError::NotUnderWay(_)
             | ClientError::Taken { .. } => BAD_ARGUMENT,
             ClientError::Transport(_)

@@ -145,9 +145,10 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
         ClientError::Refused { .. } => "BadProgramError",
         ClientError::Corrupt { .. } => "WrongStructureError",
         ClientError::Overflow { .. } | ClientError::SumTooLarge { .. } => "UnsupportedValueError",
-        ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => {
-            "BadArgumentError"
-        }
+        ClientError::TooLong { .. }
+        | ClientError::Place(_)
+        | ClientError::StaleClient
+        | ClientError::NotUnderWay(_) => "BadArgumentError",
         ClientError::Input { .. } => "BadInputError",
         ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailableError",
         ClientError::OtherVersion { .. } => "VersionMismatchError",

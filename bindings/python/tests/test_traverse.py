@@ -26,6 +26,20 @@ def node():
         yield node
 
 
+def test_a_client_that_accepts_old_data_reads_and_changes_nothing(node) -> None:
+    with traverse.Client.connect(node) as client:
+        words = traverse.HashMap.create(client)
+        words[1] = b"one"
+        with traverse.Client.connect(node, stale_ok=True) as stale:
+            copy = traverse.HashMap.open(stale, words.handle)
+            assert copy[1] == b"one" and len(copy) == 1
+            for change in (lambda: copy.__setitem__(1, b"two"), lambda: stale.allocate(8)):
+                with pytest.raises(errors.BadArgumentError, match="stale_ok"):
+                    change()
+            # It has no backup, so the node itself has answered.
+            assert stale.stats()["from_backups"] == 0
+
+
 @pytest.fixture(params=[0, 1], ids=["udp", "shm"])
 def client(request, node):
     with Client.connect(node.places[request.param]) as client:

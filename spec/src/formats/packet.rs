@@ -87,6 +87,9 @@ pub const FLAG_SINCE: u16 = 32;
 /// Flag: a replicated node answers only after its backup has said, after the last load, that it has not taken over. A release that
 /// does not know the flag drops the packet.
 pub const FLAG_CONFIRMED: u16 = 64;
+/// Flag of a read: a backup may answer, from its copy. Of an answer: it comes from a backup's copy, and may be older than what was
+/// acknowledged. A release that does not know the flag drops the packet.
+pub const FLAG_STALE: u16 = 128;
 
 /// Status: the walk ended; the scratchpad is its result.
 pub const STATUS_DONE: u8 = 0;

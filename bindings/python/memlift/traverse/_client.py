@@ -135,6 +135,7 @@ class Client(_Closing):
         iterations: int = 1 << 22,
         hops: int = 64,
         read: str = "leased",
+        stale_ok: bool = False,
     ) -> Self:
         """Connects to nodes: 'HOST:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
@@ -146,11 +147,14 @@ class Client(_Closing):
         iterations  steps of one walk, over all nodes; hops: times that it is sent from node to node
         read        of nodes with a backup: "leased", which relies on clocks of even speed, or "confirmed" by the backup, which takes a
                     round trip more
+        stale_ok    True: reads may be older than what was acknowledged, so a node's backup answers them if it can, also while nobody is
+                    primary. Such a client changes nothing
 
         Raises ServerUnavailableError, DeadlineExceededError (nobody answered), BadArgumentError.
         """
         options = {
-            "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops, "read": read
+            "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops, "read": read,
+            "stale_ok": stale_ok,
         }  # fmt: skip
         client = cls(_connect(nodes, map, options))
         places = () if nodes is None else tuple(_nodes(nodes))

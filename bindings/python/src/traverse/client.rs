@@ -107,7 +107,7 @@ impl WalkClient {
 impl WalkClient {
     #[new]
     #[pyo3(signature = (nodes, *, map=None, tenant=0, key=None, window=128, deadline=10.0, iterations=1 << 22, hops=64,
-                        read="leased", bounce=false))]
+                        read="leased", stale_ok=false, bounce=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -120,6 +120,7 @@ impl WalkClient {
         iterations: u32,
         hops: u8,
         read: &str,
+        stale_ok: bool,
         bounce: bool,
     ) -> PyResult<WalkClient> {
         let wrong = |text: String| new(py, "BadArgumentError", (text,));
@@ -143,8 +144,18 @@ impl WalkClient {
             _ => return Err(wrong(format!("read={read:?}: 'leased' or 'confirmed'"))),
         };
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
-        let config =
-            Config { tenant, keys, window, deadline, iterations, hops, routing, reads, ..Config::default() };
+        let config = Config {
+            tenant,
+            keys,
+            window,
+            deadline,
+            iterations,
+            hops,
+            routing,
+            reads,
+            stale_ok,
+            ..Config::default()
+        };
         let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;
         let connect = || -> Result<Client, ClientError> {
             match source {
@@ -357,6 +368,7 @@ impl WalkClient {
         dict.set_item("sent", counts.sent)?;
         dict.set_item("received", counts.received)?;
         dict.set_item("again", counts.again)?;
+        dict.set_item("from_backups", counts.from_backups)?;
         dict.set_item("continued", counts.continued)?;
         dict.set_item("uploads", counts.uploads)?;
         dict.set_item("stray", counts.stray)?;

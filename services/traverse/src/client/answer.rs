@@ -15,7 +15,7 @@ use super::route::Reach;
 use super::{Answer, Client, ClientError, Result, route};
 use crate::map::{Entry, MapError, State};
 use crate::transport::Peer;
-use crate::wire::{FLAG_CONTINUED, Header, Kind, Packet, Status};
+use crate::wire::{FLAG_CONTINUED, FLAG_STALE, Header, Kind, Packet, Status};
 
 /// Most senders (starts of nodes) that are remembered.
 const SENDERS_MAX: usize = 4096;
@@ -101,14 +101,25 @@ impl Client {
             return Ok(());
         }
         self.heard.hear(header.session);
-        note_stamp(&mut self.reaches, flight, &header, (link, peer));
+        let from_backup = header.has(FLAG_STALE);
         let has_no_lease = header.kind == Kind::Answer && header.status == Status::NoLease;
-        self.reaches[flight.node].has_no_lease = has_no_lease;
+        if from_backup {
+            self.reaches[flight.node].backup_silent = None;
+            self.counts.from_backups += u64::from(header.kind == Kind::Answer);
+        } else {
+            note_stamp(&mut self.reaches, flight, &header, (link, peer));
+            self.reaches[flight.node].has_no_lease = has_no_lease;
+            if matches!(flight.request.kind, Kind::Walk | Kind::Read | Kind::Apply) {
+                self.fresh = self.fresh.max(header.clock);
+            }
+        }
         if has_no_lease {
             // The request is sent again like one that has no answer.
             return Ok(());
         }
-        if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
+        if !from_backup
+            && matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read)
+        {
             // Only the node that was asked answers these requests, so that node is alive.
             let reach = &mut self.reaches[flight.node];
             reach.heard = Some(Instant::now());
@@ -174,6 +185,21 @@ impl Client {
             self.learned(&body, (header.iterations != MAP_BACKUP).then_some(from));
             return Ok(());
         }
+        if header.has(FLAG_STALE) {
+            let goes_on = header.status == Status::WrongNode
+                && header.has(FLAG_CONTINUED)
+                && self.routes.owner(header.address).is_some_and(|owner| owner != flight.node);
+            match header.status {
+                Status::WrongNode if goes_on => return self.continue_walk(sequence, &header, body, &emitted),
+                Status::Done | Status::Missing | Status::Continue | Status::Iterations => {}
+                // The node itself has everything, such as a program that was not registered before.
+                _ => return self.ask_node(sequence),
+            }
+        } else {
+            // From here on the walk knows more than a copy may have.
+            flight.stale_ok = false;
+        }
+        let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         let program = flight.request.name();
         match header.status {
             Status::Done | Status::Missing | Status::Applied | Status::Differs => {
@@ -225,6 +251,8 @@ impl Client {
                 }
             }
             Status::Outdated if flight.request.is_walk() && flight.request.since == 0 => {
+                // Another node's clock may be far ahead of that of a copy.
+                flight.stale_ok = false;
                 flight.restart();
                 if flight.restarts > self.config.restarts {
                     self.finish(sequence, Err(ClientError::Outdated));
@@ -286,6 +314,15 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Sends a read that a backup could not answer to the node itself, from its start.
+    fn ask_node(&mut self, sequence: u64) -> Result<()> {
+        let Some(mut flight) = self.flights.remove(&sequence) else { return Ok(()) };
+        flight.stale_ok = false;
+        flight.restart();
+        flight.node = self.routes.owner(flight.address).unwrap_or(flight.node);
+        self.send_flight(flight)
     }
 
     /// Handles a node's answer about the owner of an address: unanswered requests about its range go to the owner, or end. `from` is

@@ -46,6 +46,9 @@ pub struct Config {
     pub routing: Routing,
     /// Proof that replicated nodes want before they answer reads; others answer as usual.
     pub reads: Reads,
+    /// True: reads and walks that change nothing are sent to the backup of a replicated node first, and may be older than what was
+    /// acknowledged. Such a client changes nothing: its changes end with [`super::ClientError::StaleClient`].
+    pub stale_ok: bool,
     /// Most times that a walk is started again because of concurrent writers.
     pub restarts: u32,
     /// The client's number. `None`: a random number for each session, and a client that makes changes begins a session every
@@ -68,6 +71,7 @@ impl Default for Config {
             hops: 64,
             routing: Routing::Peer,
             reads: Reads::Leased,
+            stale_ok: false,
             restarts: 1000,
             client: None,
             incarnation: 1,

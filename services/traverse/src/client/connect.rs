@@ -66,6 +66,7 @@ impl Client {
             crossing_lost: None,
             next_retransmit_at: Instant::now(),
             next_node: 0,
+            fresh: 0,
             next_inquiry: 0,
             learned_epoch: 0,
             asked_epoch: 0,

@@ -224,6 +224,12 @@ pub enum ClientError {
         /// Name of the node.
         node: String,
     },
+    /// A client whose reads may be old changes nothing.
+    #[error(
+        "this client was connected with stale_ok: its reads may be old, so it changes nothing. Make changes with a client that was connected \
+         without it"
+    )]
+    StaleClient,
     /// A sum does not fit into the value's eight bytes.
     #[error(
         "{value} and {addend} have a sum that does not fit into the value's eight bytes: the value is unchanged"

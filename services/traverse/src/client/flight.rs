@@ -71,6 +71,10 @@ pub(super) struct Flight {
     pub bounces: bool,
     /// True once the request was forwarded and no answer came from there.
     pub crossing_lost: bool,
+    /// True if a backup may answer.
+    pub stale_ok: bool,
+    /// True if the last attempt went to a backup.
+    pub asks_backup: bool,
     parts: BTreeMap<u32, Part>,
 }
 
@@ -112,6 +116,8 @@ impl Flight {
             forwarded_to: None,
             bounces: false,
             crossing_lost: false,
+            stale_ok: false,
+            asks_backup: false,
             parts: BTreeMap::new(),
             request,
         }

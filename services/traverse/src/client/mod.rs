@@ -89,6 +89,8 @@ pub struct Counts {
     pub uploads: u64,
     /// Packets that answered no request of this client.
     pub stray: u64,
+    /// Answers from copies of backups.
+    pub from_backups: u64,
 }
 
 /// See the module's header.
@@ -132,6 +134,8 @@ pub struct Client {
     asked_epoch: u64,
     /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
+    /// Greatest clock with which an answer came that is not from a backup: what was found then may be newer than a backup's copy.
+    fresh: u32,
     counts: Counts,
     row: ClientRow,
     packet: Vec<u8>,
@@ -252,6 +256,9 @@ impl Client {
     pub fn submit(&mut self, request: Request) -> Result<Ticket> {
         self.in_its_process()?;
         if request.writes() || request.kind.changes_memory() {
+            if self.config.stale_ok {
+                return Err(ClientError::StaleClient);
+            }
             self.prepare_change()?;
         }
         while !self.has_room() {

@@ -79,7 +79,7 @@ impl Client {
                 route::take_entry(&mut self.routes, &mut self.reaches, &entry);
             } else if let Some(of) = entry.node.filter(|of| of.socket().map(Peer::Socket) == Some(own)) {
                 // Its name in the map, by which it is known again at another address, and its backup.
-                route::known(&mut self.reaches, &of, entry.cluster);
+                route::known(&mut self.reaches, &of, entry.cluster, entry.epoch);
             }
         }
         let reach = &mut self.reaches[node];

@@ -25,6 +25,7 @@ pub struct Request {
     pub(super) since: u32,
     /// Stamp to be compared with the node's log, in place of the newest that is known.
     pub(super) stamp: Option<Stamp>,
+    pub(super) stale_ok: bool,
 }
 
 impl Request {
@@ -40,7 +41,20 @@ impl Request {
             hash: None,
             since: 0,
             stamp: None,
+            stale_ok: false,
         }
+    }
+
+    /// Lets the backup of a replicated node answer, from a copy that may be older than what was acknowledged. Only reads and walks that
+    /// change nothing are sent there.
+    #[must_use]
+    pub fn stale_ok(self) -> Request {
+        Request { stale_ok: true, ..self }
+    }
+
+    /// Returns true if a backup could answer it.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.kind, Kind::Walk | Kind::Read) && !self.writes() && self.stamp.is_none()
     }
 
     /// Asks for a walk, which runs at the nodes.

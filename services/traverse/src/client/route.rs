@@ -37,6 +37,10 @@ pub(super) struct Reach {
     /// True for a place where a replicated node may be later. Nothing is allocated there, and nothing is sent there but the question
     /// where the node is.
     pub is_backup: bool,
+    /// Place of the backup that the map lists, the epoch of that map, and the time at which the backup last did not answer.
+    pub backup: Option<Peer>,
+    pub backup_epoch: u64,
+    pub backup_silent: Option<Instant>,
     /// True if this client has sent a change to the node.
     pub changed: bool,
     /// Time of the node's last answer.
@@ -60,6 +64,9 @@ impl Reach {
             cluster,
             stamp: Stamp::default(),
             is_backup: false,
+            backup: None,
+            backup_epoch: 0,
+            backup_silent: None,
             changed: false,
             heard: None,
             silent: None,
@@ -125,7 +132,7 @@ impl Routes {
 }
 
 /// Returns the index of a node of the map. A new node is added if it has a socket and some link has sockets.
-pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
+pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64, epoch: u64) -> Option<usize> {
     let named = reaches.iter().find(|reach| reach.name == node.name);
     let before = named.map(|reach| reach.peer);
     let found = known_primary(reaches, node, cluster)?;
@@ -137,6 +144,12 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Opti
     });
     for socket in node.sockets().chain(before) {
         add_backup(reaches, found, socket);
+    }
+    // An older map may name a backup that has missed changes since.
+    if epoch >= reaches[found].backup_epoch {
+        let listed = node.sockets().nth(1).filter(|_| node.is_replicated());
+        let reach = &mut reaches[found];
+        (reach.backup, reach.backup_epoch) = (listed.map(Peer::Socket), epoch);
     }
     Some(found)
 }
@@ -189,7 +202,8 @@ fn known_primary(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<
 }
 
 pub(super) fn take_entry(routes: &mut Routes, reaches: &mut Vec<Reach>, entry: &Entry) -> bool {
-    let Some(node) = entry.node.as_ref().and_then(|node| known(reaches, node, entry.cluster)) else {
+    let Some(node) = entry.node.as_ref().and_then(|node| known(reaches, node, entry.cluster, entry.epoch))
+    else {
         return false;
     };
     routes.epoch = routes.epoch.max(entry.epoch);
@@ -204,7 +218,7 @@ pub(super) fn take_map(routes: &mut Routes, reaches: &mut Vec<Reach>, map: &Map)
     *routes = Routes { epoch: map.epoch(), ..Routes::default() };
     for range in map.ranges() {
         let owner = range.owner.and_then(|id| map.node(id));
-        if let Some(node) = owner.and_then(|node| known(reaches, node, map.cluster())) {
+        if let Some(node) = owner.and_then(|node| known(reaches, node, map.cluster(), map.epoch())) {
             routes.assign(range.base, range.end(), node);
         }
     }

@@ -43,7 +43,7 @@ impl ClientRow {
 
     /// Stores the numbers of packets.
     pub fn store(&self, counts: &Counts) {
-        let Counts { sent, received, again, continued, uploads, stray } = *counts;
+        let Counts { sent, received, again, continued, uploads, stray, from_backups: _ } = *counts;
         for (gauge, value) in [sent, received, again, continued, uploads, stray].into_iter().enumerate() {
             self.0.set(gauge, value);
         }

@@ -12,7 +12,10 @@ use super::upload::hash_of;
 use super::{
     BACKOFF_MIN, Client, ClientError, Reads, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket,
 };
-use crate::wire::{FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
+use crate::transport::Peer;
+use crate::wire::{
+    FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_SINCE, FLAG_STALE, FLAG_WRITES, Header, Kind, Stamp, used,
+};
 use memlift_spec::formats::packet::PACKET_VERSION;
 
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
@@ -31,6 +34,18 @@ const CROSSINGS_LOST: u32 = 2;
 /// Time for which walks then come back to the client at each border, before nodes may forward them again.
 const CROSSING_PAUSE: Duration = Duration::from_secs(60);
 
+/// Time for which a backup that did not answer is not asked first.
+const BACKUP_PAUSE: Duration = Duration::from_secs(1);
+
+/// Returns the backup that an attempt of a read goes to; `None`: it goes to the node itself. If neither answers, they are asked in turn.
+fn backup_for(flight: &Flight, reach: &Reach, fresh: u32) -> Option<Peer> {
+    // A copy may not have yet what was found at the node itself.
+    let is_possible = flight.stale_ok && (flight.since == 0 || flight.since > fresh);
+    let is_silent = reach.backup_silent.is_some_and(|at| flight.sent.duration_since(at) < BACKUP_PAUSE);
+    let is_its_turn = if flight.attempt == 0 { !is_silent } else { flight.attempt.is_multiple_of(2) };
+    reach.backup.filter(|_| is_possible && is_its_turn)
+}
+
 impl Client {
     pub(super) fn route(&mut self, address: u64) -> Result<usize> {
         let epoch = self.routes.epoch;
@@ -47,7 +62,8 @@ impl Client {
     }
 
     pub(super) fn launch(&mut self, ticket: Option<Ticket>, request: Request, node: usize) -> Result<()> {
-        let flight = Flight::new(ticket, request, node, self.config.iterations, Instant::now());
+        let mut flight = Flight::new(ticket, request, node, self.config.iterations, Instant::now());
+        flight.stale_ok = (self.config.stale_ok || flight.request.stale_ok) && flight.request.is_read();
         self.send_flight(flight)
     }
 
@@ -83,6 +99,8 @@ impl Client {
         flight.timeout = (timeout * (1 << flight.attempt.min(6))).min(most);
         let reach = &mut self.reaches[flight.node];
         reach.changed |= flight.changes();
+        let backup = backup_for(flight, reach, self.fresh);
+        flight.asks_backup = backup.is_some();
         let request = &flight.request;
         let mut flags = 0;
         if flight.since != 0 {
@@ -95,7 +113,9 @@ impl Client {
             flags |= FLAG_CONTINUED;
         }
         // A change that finds nothing to change is a read, too.
-        if self.config.reads == Reads::Confirmed
+        if backup.is_some() {
+            flags |= FLAG_STALE;
+        } else if self.config.reads == Reads::Confirmed
             && matches!(request.kind, Kind::Walk | Kind::Read | Kind::Apply)
         {
             flags |= FLAG_CONFIRMED;
@@ -105,7 +125,9 @@ impl Client {
             self.config.routing == Routing::Bounce || ((lost || flight.crossing_lost) && !request.writes());
         let hops = if flight.bounces { 0 } else { self.config.hops };
         let program = request.program.as_ref();
-        flight.stamp = request.stamp.unwrap_or(reach.stamp);
+        // A copy may lack changes that this client knows of.
+        let known = if backup.is_some() { Stamp::default() } else { reach.stamp };
+        flight.stamp = request.stamp.unwrap_or(known);
         let header = Header {
             flags,
             hops,
@@ -134,7 +156,7 @@ impl Client {
         };
         self.nonce += 1;
         let body = if program.is_some() { used(&flight.body) } else { &flight.body[..] };
-        let (link, peer) = (reach.link, reach.peer);
+        let (link, peer) = (reach.link, backup.unwrap_or(reach.peer));
         self.packet.clear();
         self.config.keys.seal(&header, body, &mut self.packet);
         let transport = &mut self.links[link];
@@ -229,6 +251,9 @@ impl Client {
             }
             flight.attempt += 1;
             self.counts.again += 1;
+            if flight.asks_backup {
+                self.reaches[flight.node].backup_silent = Some(now);
+            }
             // The first node answers, and no answer comes from the node to which it forwarded the walk: a network address
             // translation may only let through answers of nodes to which the client has sent. Walks that write are answered
             // by the first node.

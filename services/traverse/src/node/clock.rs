@@ -42,6 +42,11 @@ impl Clock {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Raises the clock to a value of another node's log.
+    pub(super) fn raise(&self, logged: u32) {
+        self.0.fetch_max(logged, Ordering::AcqRel);
+    }
+
     /// Raises the clock to that of a packet. Returns false if the packet's is too far ahead of the system's time to be
     /// believed.
     pub fn merge(&self, seen: u32) -> bool {

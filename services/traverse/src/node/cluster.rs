@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::clock::Clock;
 use super::gate::Gate;
 use super::log::{LogError, RangeStep, Replayed};
 use super::mover::Mover;
 use super::replica::backup::{self, Answerer, FollowError, Following, Step};
 use super::replica::primary::{Primary, PrimaryOptions};
+use super::replica::stale::StaleReads;
 use super::replica::{BackupState, secret};
 use super::writer::Writer;
 use super::{Node, NodeError, NodeOptions};
@@ -259,6 +261,7 @@ struct Candidate<'c> {
     address: SocketAddr,
     lease: Duration,
     stop: &'c AtomicBool,
+    reads: &'c StaleReads,
 }
 
 /// Sets a flag when it is dropped.
@@ -345,13 +348,14 @@ impl Candidate<'_> {
         &self,
         node: &Node,
         primary: (SocketAddr, u64, u64),
-        shared: &Shared,
+        shared: &Arc<Shared>,
         log_limit_bytes: u64,
         told: &mut dyn FnMut(ReplicaEvent),
     ) -> Result<(), FollowError> {
         let (at, incarnation, epoch) = primary;
         let patience = self.lease / 2;
         let secret = secret(&self.options.node.keys);
+        let clock = Arc::new(Clock::default());
         let following = Following {
             name: &self.options.name,
             replica: memlift_ground::region::random().max(1),
@@ -359,6 +363,7 @@ impl Candidate<'_> {
             bytes: self.options.node.bytes,
             secret: secret.as_ref(),
             epoch,
+            clock: &clock,
         };
         let stream = backup::connect(at, patience)?;
         let (is_over, is_complete) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -391,7 +396,9 @@ impl Candidate<'_> {
                     is_complete.store(true, Ordering::SeqCst);
                     told(ReplicaEvent::Following(at));
                 }
+                Step::Listed => self.reads.begin(node, shared, &clock),
             });
+            self.reads.lose_primary();
             backup::end(&stream);
             ended
         })
@@ -445,12 +452,14 @@ impl Cluster {
         options.addresses.retain(|one| *one == Address::Udp(address) || matches!(one, Address::Shm(_)));
         options.addresses.truncate(ADDRESSES_MAX - 1);
         let options = &options;
-        let candidate = Candidate { options, incarnation, address, lease, stop };
+        let reads = StaleReads::default();
+        let candidate = Candidate { options, incarnation, address, lease, stop, reads: &reads };
         let (mut node, replayed) = candidate.open()?;
         // Marks the primary down when its lease is over, and brings each new map.
         let watching = Member::watch(options.source.clone())?;
         let is_over = AtomicBool::new(false);
-        let answerer = Answerer { socket: &speaker, keys, shared: watching.shared(), name: &options.name };
+        let name = &options.name;
+        let answerer = Answerer { socket: &speaker, keys, shared: watching.shared(), name, reads: &reads };
         let member = std::thread::scope(|scope| {
             scope.spawn(|| answerer.serve(&is_over));
             let _ends = Ends(&is_over);
@@ -491,7 +500,7 @@ impl Candidate<'_> {
         &self,
         node: &mut Node,
         replayed: &Replayed,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         log_limit_bytes: u64,
         told: &mut dyn FnMut(ReplicaEvent),
     ) -> Result<Option<(Member, u64)>, ClusterError> {
@@ -528,6 +537,7 @@ impl Candidate<'_> {
             match role {
                 Role::Wait(why) => wait(why.to_owned(), PAUSE * 4, told),
                 Role::Backup(at, of, epoch) => {
+                    self.reads.end();
                     if has_state {
                         // A copy that was complete may be the last one there is.
                         let is_part = is_part && node.writer().replica == 0;

@@ -459,7 +459,7 @@ impl Shard {
             Outcome { status: Status::Done, value: header.value, address: header.address, body: Vec::new() };
         self.core.memory.load(header.address, header.value as usize, &mut outcome.body);
         // Checked after the bytes were read: a request that reuses the memory brings its clock before it writes.
-        if self.core.clock.outdated(header.clock) {
+        if self.clock.outdated(header.clock) {
             return self.refuse(header, peer, Status::Outdated, "");
         }
         self.reply(header, peer, &outcome);

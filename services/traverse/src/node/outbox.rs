@@ -232,7 +232,8 @@ impl Shard {
             0 => self.core.history.stamp(self.changed).reply(),
             _ => Reply::default(),
         };
-        let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), reply, ..answer };
+        let flags = answer.flags | flags | self.mark;
+        let answer = Header { flags, epoch: self.router.epoch(), reply, ..answer };
         self.outbox.is_confirmed |= request.has(FLAG_CONFIRMED);
         self.post(to, answer, body);
     }

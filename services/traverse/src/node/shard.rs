@@ -14,19 +14,23 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::lane::{Lane, Waiting};
 use super::outbox::{Held, Outbox};
+use super::registry::Runner;
 use super::route::Router;
 use super::stats::{Counter, Tally};
 use super::{Core, MoverPeer, NodeError, locked};
 use crate::memory::Ranges;
+use crate::program::Program;
 use crate::slot::{RUN, Region};
+use crate::structures::shipped;
 use crate::transport::{Peer, Transport};
 use memlift_spec::formats::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, at};
 
 use crate::wire::{
-    FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, Packet,
-    PacketError, Status, TENANT_NODES,
+    FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_STALE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX,
+    Packet, PacketError, Status, TENANT_NODES,
 };
 
 /// Rounds of one turn.
@@ -71,6 +75,10 @@ pub struct Shard {
     pub(super) held: Held,
     /// True if this turn has changed something, so that the log must be written before answers leave.
     pub(super) changed: bool,
+    /// The clock by which requests are judged.
+    pub(super) clock: Arc<Clock>,
+    /// Flag of each answer: [`FLAG_STALE`] if the shard reads a backup's copy, else 0.
+    pub(super) mark: u16,
     pub(super) local: Option<std::net::SocketAddr>,
     pub(super) packet_bytes: usize,
     pub(super) chunk_bytes: usize,
@@ -106,9 +114,27 @@ impl Shard {
             outbox: Outbox::default(),
             held: Held::default(),
             changed: false,
+            clock: core.clock.clone(),
+            mark: 0,
             tally: core.stats.tally(),
             core,
         }
+    }
+
+    /// Makes a shard that answers reads from a backup's copy, of which `clock` says the age.
+    pub(super) fn of_copy(
+        core: Arc<Core>,
+        transport: Box<dyn Transport>,
+        router: Box<dyn Router>,
+        clock: Arc<Clock>,
+    ) -> Shard {
+        // Nobody passes packets to it.
+        let (_, inbox) = std::sync::mpsc::channel();
+        Shard { clock, mark: FLAG_STALE, ..Shard::new(core, usize::MAX, inbox, transport, router) }
+    }
+
+    fn is_of_copy(&self) -> bool {
+        self.mark & FLAG_STALE != 0
     }
 
     /// Serves until `stop` is true.
@@ -155,7 +181,9 @@ impl Shard {
     ///
     /// The transport or the log failed.
     pub fn turn(&mut self) -> Result<bool, NodeError> {
-        self.core.clock.tick();
+        if !self.is_of_copy() {
+            self.clock.tick();
+        }
         self.core.show();
         let mut news = self.router.refresh();
         let generation = self.core.memory.generation();
@@ -276,6 +304,9 @@ impl Shard {
         if nodes_only && !self.is_from_node(peer, header) {
             return self.tally.add(Counter::Foreign, 1);
         }
+        if self.is_of_copy() && !is_stale_read(header) {
+            return;
+        }
         let Some(header) = self.admitted(peer, header) else { return };
         let packet = Packet { header, ..packet };
         let header = &packet.header;
@@ -330,7 +361,10 @@ impl Shard {
 
     /// Checks a packet's clock. Returns the header with the clock by which its request is judged; `None`: it was refused.
     fn admitted(&mut self, peer: Peer, header: &Header) -> Option<Header> {
-        let clock = &self.core.clock;
+        if self.is_of_copy() {
+            return self.admitted_to_copy(peer, header);
+        }
+        let clock = &self.clock;
         // An answer carries the clock of the node that gave it, which is not less than the clock of the changes it reports.
         let answers = matches!(header.kind, Kind::Answer | Kind::Chunk);
         let seen = if answers { u32::try_from(header.session).unwrap_or(u32::MAX) } else { header.clock };
@@ -367,6 +401,16 @@ impl Shard {
             return None;
         }
         let since = if header.has(FLAG_SINCE) || between_nodes { header.clock } else { now };
+        Some(Header { clock: since, ..*header })
+    }
+
+    /// Checks a read of a backup's copy. The copy's clock is that of its newest record: a packet does not raise it.
+    fn admitted_to_copy(&mut self, peer: Peer, header: &Header) -> Option<Header> {
+        if header.cluster != 0 && header.cluster != self.core.cluster.load(Ordering::Relaxed) {
+            self.refuse(header, peer, Status::Foreign, "");
+            return None;
+        }
+        let since = if header.has(FLAG_SINCE) { header.clock } else { self.clock.now() };
         Some(Header { clock: since, ..*header })
     }
 
@@ -432,7 +476,7 @@ impl Shard {
         if let Some(&index) = self.by_program.get(&key) {
             return Some(index);
         }
-        let runner = self.core.registry.read().unwrap_or_else(PoisonError::into_inner).get(key.0, &key.1)?;
+        let runner = self.runner(key)?;
         if self.lanes.len() >= LANES_MAX {
             // All unused lanes are dropped, so the others get new numbers.
             self.lanes.retain(|lane| lane.running > 0 || !lane.waiting.is_empty());
@@ -443,6 +487,17 @@ impl Shard {
         self.lanes.push(Lane::new(key.0, runner, self.core.workspaces()));
         self.by_program.insert(key, self.lanes.len() - 1);
         Some(self.lanes.len() - 1)
+    }
+
+    fn runner(&self, key: (u32, Hash)) -> Option<Arc<Runner>> {
+        let registry = &self.core.registry;
+        let found = registry.read().unwrap_or_else(PoisonError::into_inner).get(key.0, &key.1);
+        if found.is_some() || !self.is_of_copy() {
+            return found;
+        }
+        // Nobody registers programs at a copy, but those of the collections are known.
+        let program = shipped::library(&key.1)?.program();
+        registry.write().unwrap_or_else(PoisonError::into_inner).insert(key.0, Program::clone(&program)).ok()
     }
 
     /// Puts a walk into a free slot, and starts it.
@@ -457,4 +512,9 @@ impl Shard {
 /// Returns a request's header for its end: `pieces` counts the chunks that earlier visits have sent.
 fn visited(header: &Header) -> Header {
     Header { pieces: header.piece, ..*header }
+}
+
+/// Returns true for a request that a backup may answer from its copy.
+pub(super) fn is_stale_read(header: &Header) -> bool {
+    header.has(FLAG_STALE) && !header.has(FLAG_WRITES) && matches!(header.kind, Kind::Walk | Kind::Read)
 }

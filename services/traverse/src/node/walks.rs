@@ -224,7 +224,7 @@ impl Shard {
         }
         let iterations = context.header.iterations.saturating_sub(hops);
         // A walk that took too long may have read reused memory. This is checked after its last step.
-        let (status, operands) = match self.core.clock.outdated(context.header.clock) {
+        let (status, operands) = match self.clock.outdated(context.header.clock) {
             true => (Status::Outdated, None),
             false => (status, operands),
         };
@@ -240,7 +240,7 @@ impl Shard {
         let (context, body) = lane.used(at);
         let (to, flags) = destination(&context.header, peer);
         let answer = Header {
-            flags,
+            flags: flags | self.mark,
             epoch,
             address: cur,
             iterations,

@@ -418,6 +418,8 @@ impl Writer {
     fn ripen(&mut self) {
         let ripe = self.allocator.ripe(self.clock.now());
         if !ripe.is_empty() {
+            // A backup refuses by it what was read from its copy before the memory was unlinked.
+            self.log_clock();
             self.append(Change::Ripe(ripe));
         }
     }
@@ -492,6 +494,16 @@ impl Writer {
         self.append(Change::Program(tenant, upload));
     }
 
+    /// Logs the clock if it has advanced.
+    fn log_clock(&mut self) {
+        let is_recorded = self.log.is_some() || self.gate.is_some();
+        let clock = self.clock.now();
+        if is_recorded && clock > self.logged_clock && !self.is_full() {
+            self.logged_clock = clock;
+            self.append(Change::Clock(clock));
+        }
+    }
+
     /// Writes the log; answers to changes may leave only afterwards. Returns false if the disk is full: then nothing may be
     /// answered or changed until a later call returns true.
     ///
@@ -499,12 +511,7 @@ impl Writer {
     ///
     /// Any other error of the system: the node must stop.
     pub fn commit(&mut self) -> Result<bool, LogError> {
-        let is_recorded = self.log.is_some() || self.gate.is_some();
-        let clock = self.clock.now();
-        if is_recorded && clock > self.logged_clock && !self.is_full() {
-            self.logged_clock = clock;
-            self.append(Change::Clock(clock));
-        }
+        self.log_clock();
         let is_written = self.log.as_mut().map_or(Ok(true), Log::commit)?;
         if is_written {
             self.history.commit();

@@ -141,6 +141,15 @@ pub fn is_library(program: &Program) -> bool {
     known.is_some_and(|shipped| shipped.program().hash() == program.hash())
 }
 
+/// Returns the program of the collections whose hash begins like this.
+#[must_use]
+pub fn library(hash: &[u8]) -> Option<&'static Shipped> {
+    ALL.iter()
+        .copied()
+        .filter(|shipped| shipped.folder == "collections")
+        .find(|shipped| shipped.program().hash().starts_with(hash))
+}
+
 /// Returns the shipped program with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Shipped> {

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use memlift_traverse::wire::{
-    ApplyOperands, FLAG_AUTHENTICATED, FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Keys,
-    Kind, PACKET_BYTES_FRAME, PACKET_BYTES_MAX, Packet, PacketError, Reply, Status, used,
+    ApplyOperands, FLAG_AUTHENTICATED, FLAG_CONFIRMED, FLAG_CONTINUED, FLAG_SINCE, FLAG_STALE, FLAG_WRITES,
+    Header, Keys, Kind, PACKET_BYTES_FRAME, PACKET_BYTES_MAX, Packet, PacketError, Reply, Status, used,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,8 @@ fn any_header() -> impl Strategy<Value = Header> {
     let kind = prop_oneof![1u8..=13, 16u8..=18].prop_map(|byte| Kind::from_byte(byte).expect("a kind"));
     (kind, any::<u8>(), numbers, any::<[u8; 16]>(), any::<[u8; 16]>(), 1u64..u64::MAX, any::<u16>()).prop_map(
         |(kind, hops, numbers, program, address, sequence, port)| Header {
-            flags: [0, FLAG_WRITES, FLAG_CONTINUED, FLAG_SINCE, FLAG_CONFIRMED][usize::from(port) % 5],
+            flags: [0, FLAG_WRITES, FLAG_CONTINUED, FLAG_SINCE, FLAG_CONFIRMED, FLAG_STALE]
+                [usize::from(port) % 6],
             status: Status::from_byte(hops % 22).expect("below 22"),
             hops,
             client: numbers[0],

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use memlift_spec::formats::walk::ApplyKind;
 use memlift_traverse::client::{Client, ClientError, Config, Reads, Request};
 use memlift_traverse::map::{MapError, State};
-use memlift_traverse::structures::HashMap;
+use memlift_traverse::structures::{HashMap, OrderedMap};
 use rustix::process::Signal;
 
 use crate::world::{Copy, LEASE_S, MEMORY, PATIENCE, World, under_writers, wait};
@@ -245,6 +246,80 @@ fn an_etcd_that_is_away_for_less_or_more_than_a_lease_costs_time_and_nothing_els
         writers.wait_for(50);
     });
     drop(copies);
+}
+
+#[test]
+fn a_read_that_may_be_stale_is_answered_by_the_backup_and_another_one_never() {
+    let Some(world) = World::start(false) else { return };
+    let [mut first, second] = world.two();
+    let mut client = world.client();
+    let word = client.call(Request::allocate(0, 8)).expect("memory").address;
+    client.call(Request::write(word, &7u64.to_le_bytes())).expect("written");
+    let mut map = HashMap::create(&mut client, 4).expect("room");
+    let long = vec![9; 6000];
+    map.insert(&mut client, 1, &long).expect("room");
+    map.insert(&mut client, 2, b"short").expect("room");
+    let mut ordered = OrderedMap::create(&mut client, 8).expect("room");
+    ordered.insert(&mut client, 5, &[5; 8]).expect("room");
+    let is_seven = |client: &mut Client, read: Request| {
+        let read = client.call(read).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(read.body, 7u64.to_le_bytes());
+    };
+    // Its programs are registered, and each change was acknowledged by the backup.
+    assert_eq!(map.get(&mut client, 1).expect("read").as_deref(), Some(&long[..]));
+    assert_eq!(ordered.get(&mut client, 5).expect("read").as_deref(), Some(&[5; 8][..]));
+    is_seven(&mut client, Request::read(word, 8));
+    assert_eq!(client.counts().from_backups, 0, "nobody asked for old data");
+    // A busy machine may make a backup look silent.
+    wait("an answer of the backup", || {
+        is_seven(&mut client, Request::read(word, 8).stale_ok());
+        client.counts().from_backups > 0
+    });
+    let config = Config { stale_ok: true, ..world.config(PATIENCE) };
+    let mut stale = Client::udp(&world.at[..2], config).unwrap_or_else(|error| panic!("{error}"));
+    let mut copy = HashMap::open(map.handle());
+    let from_backups = |stale: &mut Client, copy: &mut HashMap| {
+        let before = stale.counts().from_backups;
+        assert_eq!(copy.get(stale, 1).expect("read").as_deref(), Some(&long[..]));
+        assert_eq!(copy.get(stale, 2).expect("read").as_deref(), Some(&b"short"[..]));
+        assert_eq!(copy.get(stale, 3).expect("read"), None);
+        is_seven(stale, Request::read(word, 8));
+        stale.counts().from_backups - before
+    };
+    wait("answers of the backup", || from_backups(&mut stale, &mut copy) == 4);
+    assert_eq!(ordered.get(&mut stale, 5).expect("read").as_deref(), Some(&[5; 8][..]));
+    // The backup reads at addresses that it has found, and not at those that the node itself has found.
+    wait("two answers of the backup", || {
+        let before = stale.counts().from_backups;
+        let found = stale.call(Request::read(word, 8)).expect("read").since;
+        is_seven(&mut stale, Request::read(word, 8).since(found));
+        stale.counts().from_backups == before + 2
+    });
+    let found = client.call(Request::read(word, 8)).expect("read").since;
+    let before = client.counts().from_backups;
+    is_seven(&mut client, Request::read(word, 8).since(found).stale_ok());
+    assert_eq!(client.counts().from_backups, before, "the copy may not have it yet");
+    for refused in [
+        stale.call(Request::write(word, &[0; 8])).map(drop),
+        stale.call(Request::apply(ApplyKind::FetchAdd, word, 1, 0)).map(drop),
+        copy.insert(&mut stale, 1, b"no").map(drop),
+    ] {
+        assert!(matches!(refused, Err(ClientError::StaleClient)), "{refused:?}");
+    }
+    // The primary answers what the backup does not.
+    second.signal(Signal::STOP);
+    is_seven(&mut stale, Request::read(word, 8));
+    second.signal(Signal::CONT);
+    wait("a backup that answers", || first.is_listed() && from_backups(&mut stale, &mut copy) > 0);
+    first.kill();
+    let answered = from_backups(&mut stale, &mut copy);
+    if world.primary_of(&world.map(|_| true)) == Some(first.at) {
+        assert!(answered > 0, "nobody is the primary");
+    }
+    // Then the backup is the primary, and answers as such.
+    world.map(|map| world.primary_of(map) == Some(second.at));
+    is_seven(&mut client, Request::read(word, 8));
+    wait("answers of a primary", || from_backups(&mut stale, &mut copy) == 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!   logged, before they are acknowledged
 //! - **Order** the connection is closed before this process asks for the node ([`follow`] has returned then)
 //! - **Peer** only a process with the nodes' key can be the primary; still each entry is checked before it is carried out
-//! - **Not here** packets of clients: [`Answerer`] tells them which node is the primary, and nothing else
+//! - **Not here** packets of clients: [`Answerer`] tells them which node is the primary, and passes on the reads that may be stale (`stale`)
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -17,11 +17,14 @@ use memlift_spec::formats::packet::{MAP_BACKUP, PACKET_HEADER_BYTES, PACKET_MAC_
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::message::{FromBackup, FromPrimary, VERSION};
+use super::stale::StaleReads;
 use crate::map::frame::{Frames, Protocol, Side};
 use crate::map::{ADDRESS_END, Entry as MapEntry, Secret, Shared, State};
 use crate::memory::AllocatorState;
 use crate::node::Node;
+use crate::node::clock::Clock;
 use crate::node::log::{Change, Durability, Entry, RangeStep};
+use crate::node::shard::is_stale_read;
 use crate::wire::{FLAG_FORWARDED, FLAG_RELAY, Header, Keys, Kind, PACKET_BYTES_MAX, Senders, Status};
 
 /// Longest entry: an allocator's data about all addresses.
@@ -44,6 +47,8 @@ pub(in crate::node) struct Following<'f> {
     pub secret: Option<&'f Secret>,
     /// Epoch of the copies that etcd had last: a primary of an older one is refused.
     pub epoch: u64,
+    /// Clock of the newest record of the copy.
+    pub clock: &'f Clock,
 }
 
 /// Step of a copy, for the caller of [`follow`].
@@ -53,6 +58,8 @@ pub(in crate::node) enum Step {
     Begun,
     /// The copy is complete.
     Complete,
+    /// etcd lists this process, which has every record up to there.
+    Listed,
 }
 
 /// Reason that a process follows its primary no more.
@@ -117,8 +124,9 @@ pub(in crate::node) fn follow(
         _ => return Err(broken("the begin of a copy").into()),
     };
     told(Step::Begun);
-    let mut taker = Taker { node, most: following.bytes, given: 0, bytes: Vec::new() };
-    let mut is_complete = false;
+    let mut taker =
+        Taker { node, clock: following.clock, most: following.bytes, given: 0, bytes: Vec::new() };
+    let (mut is_complete, mut is_listed) = (false, false);
     loop {
         match receive(&mut frames)? {
             FromPrimary::Snapshot(bytes) if !is_complete => {
@@ -136,9 +144,15 @@ pub(in crate::node) fn follow(
                 if of < epoch {
                     return Err(broken("records of the newest epoch").into());
                 }
+                let is_newer = of > epoch;
                 epoch = of;
                 has += taker.take(&bytes)?;
                 frames.send(&FromBackup::Has(has).encode())?;
+                // On one connection an epoch begins only when this process is listed.
+                if is_newer && !is_listed {
+                    is_listed = true;
+                    told(Step::Listed);
+                }
             }
             _ => return Err(broken("a message of a primary at this place").into()),
         }
@@ -148,6 +162,7 @@ pub(in crate::node) fn follow(
 /// Takes entries over into the node.
 struct Taker<'n> {
     node: &'n Node,
+    clock: &'n Clock,
     /// Bytes of memory that the node may map, and has mapped.
     most: u64,
     given: u64,
@@ -193,6 +208,8 @@ impl Taker<'_> {
                         return Err(broken("an allocator of memory that is there"));
                     }
                 }
+                // Before the records behind it, which may use memory again that was unlinked before.
+                Change::Clock(clock) => self.clock.raise(*clock),
                 _ => {}
             }
             let again = entry.clone();
@@ -246,13 +263,15 @@ fn is_plausible(change: &Change) -> bool {
     }
 }
 
-/// Answers clients of a process that is no primary: it says where the node is, and nothing else.
+/// Answers clients of a process that is no primary: it says where the node is, and answers reads that may be stale.
 #[derive(Debug)]
 pub(in crate::node) struct Answerer<'a> {
     pub socket: &'a UdpSocket,
     pub keys: &'a Keys,
     pub shared: &'a Shared,
     pub name: &'a str,
+    /// Reads of the copy that this process has, if it is a whole one.
+    pub reads: &'a StaleReads,
 }
 
 impl Answerer<'_> {
@@ -265,7 +284,8 @@ impl Answerer<'_> {
         let mut bytes = vec![0; PACKET_BYTES_MAX];
         while !stop.load(Ordering::Relaxed) {
             let mut descriptors = [PollFd::new(self.socket, PollFlags::IN)];
-            let pause = crate::transport::udp::timespec(Duration::from_millis(20));
+            let pause = if self.reads.are_under_way() { Duration::ZERO } else { Duration::from_millis(20) };
+            let pause = crate::transport::udp::timespec(pause);
             // An error is one of the next call, too.
             let _ = poll(&mut descriptors, Some(&pause));
             for _ in 0..64 {
@@ -278,6 +298,10 @@ impl Answerer<'_> {
                 if !is_new || !header.kind.is_request() || header.has(FLAG_FORWARDED | FLAG_RELAY) {
                     continue;
                 }
+                if is_stale_read(&header) {
+                    self.reads.put(from, &bytes[..count]);
+                    continue;
+                }
                 let Some((answer, body)) = self.answer(&header) else { continue };
                 nonce += 1;
                 let answer = Header { sender: identity, nonce, ..answer };
@@ -286,6 +310,7 @@ impl Answerer<'_> {
                 // A lost answer is asked for again.
                 let _ = self.socket.send_to(&packet, from);
             }
+            self.reads.turn(self.socket);
         }
     }
 

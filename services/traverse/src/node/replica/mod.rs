@@ -11,6 +11,7 @@
 pub(super) mod backup;
 mod message;
 pub(super) mod primary;
+pub(super) mod stale;
 
 pub use primary::BackupState;
 

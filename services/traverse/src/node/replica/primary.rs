@@ -289,6 +289,10 @@ impl Inner {
             let epoch = self.epoch.load(Ordering::SeqCst);
             let chunks = records.chunks(CHUNK_BYTES).map(<[u8]>::to_vec);
             let none = records.is_empty().then(Vec::new);
+            if records.is_empty() {
+                // Logs the clock, so that the backup knows how new its copy is. A log that fails stops the node at its next change.
+                let _ = self.node.writer().commit();
+            }
             for bytes in chunks.chain(none) {
                 self.gate.begin_message();
                 out.send(&FromPrimary::Records { epoch, bytes }.encode())?;
