@@ -89,7 +89,7 @@ def same_array(a, b):
 
 def significant(array):
     """The bytes of an array but for those of no meaning: a long double of x87 has ten, of the sixteen that it takes."""
-    if array.dtype.kind not in "fc" or np.finfo(array.dtype).nmant != 63:
+    if array.dtype.char not in "gG" or np.finfo(array.dtype).nmant != 63:
         return array.tobytes()
     bytes_ = np.frombuffer(array.astype(array.dtype.newbyteorder("="), copy=False).tobytes(), np.uint8)
     return bytes_.reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()

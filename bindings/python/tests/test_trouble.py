@@ -67,7 +67,7 @@ def test_a_deadline_is_kept_and_the_session_goes_on(client):
     assert client.call("echo", b"x") == b"x"
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), 1e300])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), -float("inf")])
 def test_odd_timeouts(client, timeout):
     with pytest.raises(ValueError, match="seconds"):
         client.call("echo", b"x", timeout=timeout)
