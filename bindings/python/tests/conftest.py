@@ -85,7 +85,7 @@ def serve(address, ready, options):
         os.kill(os.getpid(), signal.SIGKILL)
 
     server.start()
-    ready.set()
+    ready.send_bytes(b"ready")
     server.serve_forever()
 
 
@@ -94,10 +94,12 @@ class Process:
 
     def __init__(self, address, options, context=spawn):
         self.address = address
-        ready = context.Event()
-        self.process = context.Process(target=serve, args=(address, ready, options), daemon=True)
+        # A pipe, not an event: a test may kill the server as soon as it serves, and an event's lock would stay taken.
+        ready, ends = context.Pipe(duplex=False)
+        self.process = context.Process(target=serve, args=(address, ends, options), daemon=True)
         self.process.start()
-        assert ready.wait(60), "the server did not start"
+        ends.close()
+        assert ready.poll(60), "the server did not start"
 
     @property
     def pid(self):
