@@ -14,6 +14,7 @@ mod gap;
 pub(crate) mod group;
 mod jobrows;
 mod jobs;
+mod programs;
 mod ratio;
 mod side;
 pub(crate) mod under;
@@ -72,6 +73,7 @@ pub(crate) fn run(
                     }
                     row
                 }
+                Some("jobs" | "gapbs") => retried(|| programs::row(definition, options.quick)),
                 Some("ratio") => ratio::row(definition, options.quick),
                 Some("access") => retried(|| {
                     if sides.as_ref().is_none_or(|(rival, _)| *rival != definition.rival) {

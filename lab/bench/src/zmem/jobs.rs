@@ -5,14 +5,16 @@
 //!   its data, works on it, and prints one JSON line: [`Done`]
 //! - **Served** a graph job whose rounds are `served` does one for each line on its stdin; a file job whose rounds are `endless` says that it
 //!   has read its file, and goes on until it is ended
-//! - **Others** redis-server, pandas and XGBoost, as users bring them ([`missing`])
+//! - **Others** redis-server, pandas, XGBoost and programs of others, as users bring them ([`missing`])
 //! - **Rule** the same words give the same checksum on every machine; memory comes from `malloc`, as in any program
 //! - **Not here** what is measured on them, and under which budget
 
 mod columns;
 mod file;
+mod gapbs;
 mod graph;
 mod heap;
+mod program;
 mod redis;
 
 use std::ffi::OsString;
@@ -95,6 +97,12 @@ pub fn command(words: &[&str]) -> Result<Command, BenchError> {
         command.args(words);
         return Ok(command);
     }
+    if let ["gapbs", kernel, scale] = words {
+        return gapbs::command(kernel, number(scale)?);
+    }
+    if let ["program", name, size] = words {
+        return program::command(name, number(size)?);
+    }
     let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
     let mut command = Command::new(program);
     command.arg(CHILD_ARGUMENT).arg(NAME).args(words);
@@ -105,6 +113,8 @@ pub fn command(words: &[&str]) -> Result<Command, BenchError> {
 pub fn missing(words: &[&str]) -> Option<String> {
     match *words {
         ["redis", ..] => redis::missing(),
+        ["gapbs", ..] => gapbs::missing(),
+        ["program", name, _] => program::missing(name),
         ["python", job, ..] => {
             let output = python::command(SCRIPT).ok()?.args(["can", job]).output().ok()?;
             (!output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
