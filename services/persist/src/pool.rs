@@ -21,7 +21,7 @@ use crate::section::Shared;
 use crate::store::Store;
 use crate::tx::overwrite::Overwrite;
 use crate::tx::{self, Tx, TxOptions};
-use crate::view::{TakenBits, View, locate, root_words};
+use crate::view::{TakenBits, View, locate, prefetch_place, root_words};
 
 /// A typed heap in a file.
 ///
@@ -348,6 +348,11 @@ impl View for Reader<'_> {
         let has = |section| self.held.has(section);
         let place = locate(self.store, offset, bytes, align, tag, has, name)?;
         Ok(self.store.image.at(place.offset))
+    }
+
+    #[inline]
+    fn read_soon(&self, offset: u64, bytes: usize) {
+        prefetch_place(&self.store.image, offset, bytes);
     }
 
     #[inline]

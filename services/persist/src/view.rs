@@ -75,14 +75,27 @@ const AHEAD_BYTES: usize = 1024;
 /// Prefetches the lines of an object, so that they come at the same time and not one after the other.
 #[inline(always)]
 pub(crate) fn prefetch<T>(object: &T) {
+    prefetch_at(std::ptr::from_ref(object).cast(), size_of::<T>());
+}
+
+/// The same for a place that was not checked.
+#[inline]
+pub(crate) fn prefetch_place(image: &Image, offset: u64, bytes: usize) {
+    if offset < image.len() {
+        prefetch_at(image.at(offset), bytes);
+    }
+}
+
+#[inline(always)]
+fn prefetch_at(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (0..size_of::<T>().min(AHEAD_BYTES)).step_by(64) {
+    for line in (0..bytes.min(AHEAD_BYTES)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the address lies within the object; a prefetch reads nothing that anybody can see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(object).cast::<i8>().add(line)) };
+        // SAFETY: a prefetch reads nothing that anybody can see, and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>().wrapping_add(line)) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (object, AHEAD_BYTES);
+    let _ = (start, bytes, AHEAD_BYTES);
 }
 
 /// Prefetches lines that are stored to soon, as far as [`prefetch`] does.
@@ -113,6 +126,10 @@ pub trait View {
     fn taken_bits(&self) -> Option<TakenBits<'_>> {
         None
     }
+
+    /// Prefetches an object that may be read soon, if it is in memory: nothing is checked or fetched for that.
+    #[doc(hidden)]
+    fn read_soon(&self, _offset: u64, _bytes: usize) {}
 
     #[doc(hidden)]
     fn root_words(&self) -> (u64, u64);

@@ -13,7 +13,7 @@ use crate::persist::slice_tag;
 use crate::ptr::{PPtr, PSlice};
 use crate::section::Held;
 use crate::store::Store;
-use crate::view::{Place, TakenBits, View, locate, prefetch_to_write, root_words};
+use crate::view::{Place, TakenBits, View, locate, prefetch_place, prefetch_to_write, root_words};
 
 /// Longest range that is kept as one.
 const PIECE_BYTES: u64 = 1 << 30;
@@ -28,6 +28,11 @@ impl View for Tx<'_> {
     #[inline]
     fn taken_bits(&self) -> Option<TakenBits<'_>> {
         Some(TakenBits(&self.store.image))
+    }
+
+    #[inline]
+    fn read_soon(&self, offset: u64, bytes: usize) {
+        prefetch_place(&self.store.image, offset, bytes);
     }
 
     fn root_words(&self) -> (u64, u64) {

@@ -100,6 +100,8 @@ struct Path<K> {
 
 /// A path and the leaf at its end.
 type Way<K, V> = (Path<K>, PPtr<BTreeLeaf<K, V>>);
+/// A leaf, and the places of those behind it in the same inner node.
+type Leaves<'v, K, V> = (PPtr<BTreeLeaf<K, V>>, &'v [u64]);
 
 impl<K> Path<K> {
     fn new() -> Path<K> {
@@ -129,13 +131,21 @@ impl<K: Key, V: Persist> BTreeRoot<K, V> {
     /// The leaf where `query` is or would be; the tree is not empty.
     #[inline(always)]
     fn leaf<W: View>(&self, view: &W, query: &K::Query) -> Result<PPtr<BTreeLeaf<K, V>>> {
-        let mut at = self.top;
+        self.leaves(view, query).map(|(leaf, _)| leaf)
+    }
+
+    /// The leaf, as `leaf` finds it, and those behind it in the same inner node.
+    #[inline(always)]
+    fn leaves<'v, W: View>(&self, view: &'v W, query: &K::Query) -> Result<Leaves<'v, K, V>> {
+        let (mut at, mut behind) = (self.top, &[][..]);
         for _ in 0..self.levels()? {
             let inner = view.get(PPtr::<BTreeInner<K>>::from_offset(at))?;
             prefetch(inner);
-            at = inner.children[inner.child(view, query)?];
+            let child = inner.child(view, query)?;
+            at = inner.children[child];
+            behind = inner.children.get(child + 1..=inner.count()?).unwrap_or_default();
         }
-        Ok(PPtr::from_offset(at))
+        Ok((PPtr::from_offset(at), behind))
     }
 
     /// The leaf, as `leaf` finds it, and the path to it.
@@ -212,7 +222,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
             return Ok(None);
         }
         let leaf = view.get(root.leaf(view, key)?)?;
-        leaf.prefetch_head();
+        prefetch(leaf);
         let order = leaf.order()?;
         match leaf.search(view, order, key)? {
             (rank, true) => leaf.value(order.slot(rank)).map(Some),

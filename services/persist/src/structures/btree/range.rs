@@ -70,15 +70,19 @@ impl<K: Key, V: Persist> BTree<K, V> {
     ) -> Result<Range<'v, W, K, V>> {
         let root = view.get(self.root)?;
         let left = at_most(view, root.len);
-        let mut range = Range { view, leaf: None, ahead: None, order: Order::EMPTY, rank: 0, end, left };
+        let behind = [].iter();
+        let mut range =
+            Range { view, leaf: None, ahead: None, behind, order: Order::EMPTY, rank: 0, end, left };
         if root.top == 0 {
             return Ok(range);
         }
         let (first, rank) = match start {
             Bound::Unbounded => (view.get(root.first)?, 0),
             Bound::Included(key) | Bound::Excluded(key) => {
-                let leaf = view.get(root.leaf(view, key)?)?;
+                let (leaf, behind) = root.leaves(view, key)?;
+                let leaf = view.get(leaf)?;
                 prefetch(leaf);
+                range.behind = behind.get(1..).unwrap_or_default().iter();
                 let (rank, found) = leaf.search(view, leaf.order()?, key)?;
                 (leaf, rank + usize::from(found && matches!(start, Bound::Excluded(_))))
             }
@@ -119,12 +123,17 @@ impl<K: Key, V: Persist> BTree<K, V> {
     }
 }
 
+/// Leaves that a walk asks for with each leaf that it comes to.
+const FURTHER: usize = 2;
+
 /// Entries in ascending order; an item is an error when the file is damaged.
 pub struct Range<'v, W, K: Key, V> {
     view: &'v W,
     leaf: Option<&'v BTreeLeaf<K, V>>,
     /// The one behind it, on its way from memory.
     ahead: Option<&'v BTreeLeaf<K, V>>,
+    /// Leaves behind `ahead`, as far as the first leaf's inner node names them.
+    behind: std::slice::Iter<'v, u64>,
     order: Order,
     rank: usize,
     end: Bound<&'v K::Query>,
@@ -139,6 +148,15 @@ impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
         self.ahead = if leaf.next.is_null() { None } else { self.view.get(leaf.next).ok() };
         if let Some(ahead) = self.ahead {
             prefetch(ahead);
+        }
+    }
+
+    /// Asks for the leaves behind `ahead`, too. A leaf names only the next one, and says so only once it has come from memory: a walk
+    /// that has gone past its first leaf does not wait for one after the other.
+    #[inline]
+    fn read_further(&mut self) {
+        for at in self.behind.by_ref().take(FURTHER) {
+            self.view.read_soon(*at, size_of::<BTreeLeaf<K, V>>());
         }
     }
 
@@ -167,6 +185,7 @@ impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
             };
             if let Some(next) = self.leaf {
                 self.read_ahead(next);
+                self.read_further();
                 self.order = next.order()?;
                 self.rank = 0;
                 if self.order.count() == 0 || self.left == 0 {
