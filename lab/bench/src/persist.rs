@@ -136,8 +136,9 @@ impl Kind {
             Kind::Pages(shape, _) => {
                 Plan { steps: !quick || shape == Shape::Checkpoint, ..plan(8000 / shape.pages() as u64, 100) }
             }
-            Kind::Store { workload: "commit" } => plan(100, 5),
-            Kind::Store { workload: "group16" } => plan(512, 64),
+            // As many as SQLite needs for its own checkpoint, after 1,000 pages of log: the upkeep of both sides lies in each run.
+            Kind::Store { workload: "commit" } => plan(1000, 5),
+            Kind::Store { workload: "group16" } => plan(2048, 64),
             Kind::Store { workload: "scan" } => plan(2000, 100),
             Kind::Store { .. } => plan(50_000, 1000),
             Kind::Readers { workload: "beside" } => plan(400, 5),

@@ -4,7 +4,8 @@
 //! - **Workload** `commit`: one insert per durable transaction · `group16`: the same from 16 threads, each transaction its own,
 //!   durable when it returns · `get`: random reads · `scan`: 100 neighbours from a random key
 //! - **Window** as the rivals': commits, gets or scans; opening, loading and the sum after inserts lie outside. After inserts the log
-//!   is brought to its place within the window: a pool owes nothing when the clock stops
+//!   is brought to its place within the window: a pool owes nothing when the clock stops. So a run has as many commits as a rival has
+//!   before it brings its log to its place
 //! - **Map** one tree in one section for all threads, as the rivals have one table: a thread has the section until its record is in
 //!   the log's mirror, and threads that wait for the disk share its sync
 
