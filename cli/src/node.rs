@@ -98,6 +98,10 @@ pub struct ServeArgs {
     /// Make the log short again when it is longer than this, and than twice what is in memory
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G", requires = "log")]
     log_limit: u64,
+    /// Start although the log is a copy from before this node's last start: gives up all changes since the copy was made. Say it once,
+    /// when the newest log is lost
+    #[arg(long, requires_all = ["log", "cluster"])]
+    accept_older_log: bool,
     /// File that says which node has which addresses (TOML); its changes are followed
     #[arg(long, value_name = "FILE", requires = "name", group = "cluster")]
     map: Option<PathBuf>,
@@ -198,6 +202,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
             (path, if args.durability == When::Disk { Durability::Disk } else { Durability::Process })
         }),
         workspaces: args.workspaces.map(usize::from),
+        accept_older_log: args.accept_older_log,
         ..NodeOptions::default()
     };
     let Listening { transports, places, sockets, speaker } = listen(args, !keys.is_empty())?;

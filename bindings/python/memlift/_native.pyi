@@ -654,6 +654,7 @@ class WalkClient:
         iterations: int = ...,
         hops: int = 64,
         read: str = "leased",
+        stale_ok: bool = False,
         bounce: bool = False,
     ) -> Self: ...
     def walk(self, program: WalkProgram, start: int, scratch: bytes) -> _Came: ...

@@ -141,6 +141,8 @@ fn a_node_says_what_is_wrong_with_its_arguments() {
         "does not answer",
     );
     fails(at, &with(&["--listen", "shm:x", "--coordinator", "unix:none"]), 2, "--name");
+    let no_log = ["--listen", "shm:x", "--coordinator", "unix:none", "--name", "a", "--accept-older-log"];
+    fails(at, &with(&no_log), 2, "--log");
     let replicated = ["--listen", "shm:x", "--coordinator", "unix:none", "--name", "a", "--replicate"];
     fails(at, &with(&replicated), 2, "--coordinator");
     fails(at, &with(&["--listen", "shm:x", "--name", "a", "--replicate"]), 2, "--etcd");

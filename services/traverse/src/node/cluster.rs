@@ -58,7 +58,9 @@ pub enum ClusterError {
     /// The log lacks the last start of the node.
     #[error(
         "the log of node {name} is older than the node's last start, which the map knows: it is a copy that was made before. Put the newest \
-         log back; without it, start the node without a log, with new addresses, and load its data again"
+         log back. If that is lost: start the node without a log, with new addresses, and load its data again; or start it with this log and \
+         --accept-older-log, which gives up all changes since the copy was made (clients and handles that know of one are refused, but data on other \
+         nodes that refers to one may lead to other data)"
     )]
     OlderLog {
         /// Name of the node.
@@ -136,7 +138,7 @@ impl Cluster {
         speaker: Option<UdpSocket>,
     ) -> Result<(Cluster, Replayed), ClusterError> {
         let ClusterOptions { node, source, name, addresses } = options;
-        let (bytes, prefault) = (node.bytes, node.prefault);
+        let (bytes, prefault, accepts_older) = (node.bytes, node.prefault, node.accept_older_log);
         let (node, replayed) = Node::open(NodeOptions { base: 0, bytes: 0, ..node })?;
         let is_map_file = matches!(source, Source::File(_));
         let (known, cluster) = (node.writer().epoch, node.cluster());
@@ -145,7 +147,10 @@ impl Cluster {
         let recovered = replayed.records > 0;
         let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0, cluster };
         if !is_map_file {
-            node.fits(&wait_for_lease(&source, &join)?, &join)?;
+            let map = wait_for_lease(&source, &join)?;
+            if !accepts_older {
+                node.fits(&map, &join)?;
+            }
         }
         // Logged before the map has it: a log without the map's last start is a copy.
         node.begin_run(incarnation)?;
@@ -585,7 +590,9 @@ impl Candidate<'_> {
                         replica => replica,
                     };
                     let join = self.join(node, has_state);
-                    node.fits(&shared.map(), &join)?;
+                    if !self.options.node.accept_older_log {
+                        node.fits(&shared.map(), &join)?;
+                    }
                     node.begin_run(self.incarnation)?;
                     match Member::join_replica(self.options.source.clone(), join, replica) {
                         Ok(member) => return Ok(Some((member, replica))),

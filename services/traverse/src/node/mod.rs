@@ -127,6 +127,9 @@ pub struct NodeOptions {
     /// Seconds before unlinked memory becomes free again. Less than [`GRACE`] is safe only if no walk can still read the
     /// memory.
     pub grace_s: u32,
+    /// True: a node of a cluster starts although its log lacks the node's last start. All changes since that log was copied are lost:
+    /// clients and handles that know of one are refused, and data on other nodes that refers to one of them may lead to other data.
+    pub accept_older_log: bool,
 }
 
 impl Default for NodeOptions {
@@ -143,6 +146,7 @@ impl Default for NodeOptions {
             clients: 1 << 18,
             compile: true,
             grace_s: GRACE,
+            accept_older_log: false,
         }
     }
 }

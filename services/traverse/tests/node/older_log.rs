@@ -236,6 +236,15 @@ struct InCluster {
 
 impl InCluster {
     fn start(source: &Source, at: SocketAddr, log: &Path) -> Result<InCluster, ClusterError> {
+        InCluster::start_with(source, at, log, false)
+    }
+
+    fn start_with(
+        source: &Source,
+        at: SocketAddr,
+        log: &Path,
+        accept_older_log: bool,
+    ) -> Result<InCluster, ClusterError> {
         let udp = Udp::bind(at, false).expect("a port");
         let speaker = udp.speaker().expect("shared");
         let node = NodeOptions {
@@ -243,6 +252,7 @@ impl InCluster {
             prefault: false,
             workspaces: Some(8),
             log: Some((log.to_owned(), Durability::Process)),
+            accept_older_log,
             ..NodeOptions::default()
         };
         let addresses = vec![Address::Udp(udp.address())];
@@ -293,7 +303,11 @@ fn a_node_of_a_cluster_does_not_start_with_a_copy_from_before_its_last_start() {
     let refused = InCluster::start(&source, free, &world.log).map(|node| node.cluster.id());
     match refused {
         Err(error @ ClusterError::OlderLog { .. }) => {
-            assert!(error.to_string().contains("older than the node's last start"), "{error}");
+            let said = error.to_string();
+            assert!(
+                said.contains("older than the node's last start") && said.contains("--accept-older-log"),
+                "{said}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -301,6 +315,22 @@ fn a_node_of_a_cluster_does_not_start_with_a_copy_from_before_its_last_start() {
     let node = InCluster::start(&source, free, &world.log).expect("with the newest log");
     late.check_stamp(lost.handle().cell, lost_stamp).expect("nothing is lost");
     drop(node);
+
+    // Whoever says so starts it with the copy: it has what the copy has, and refuses those that know more.
+    std::fs::copy(&world.copy, &world.log).expect("copied back");
+    let node = InCluster::start_with(&source, free, &world.log, true).expect("accepted");
+    let mut anew = Client::udp(&[free], config.clone()).expect("the node answers");
+    assert_eq!(map.get(&mut anew, 1).expect("in the copy"), Some(7_u64.to_le_bytes().to_vec()));
+    let refused = anew.check_stamp(lost.handle().cell, lost_stamp);
+    assert!(matches!(refused, Err(ClientError::OlderLog { .. })), "{refused:?}");
+    let known = late.read(lost.handle().cell, 8);
+    assert!(matches!(known, Err(ClientError::OlderLog { .. })), "{known:?}");
+    drop(node);
+    // From now on that is its log.
+    let node = InCluster::start(&source, free, &world.log).expect("with the log that was accepted");
+    assert_eq!(map.get(&mut anew, 1).expect("still there"), Some(7_u64.to_le_bytes().to_vec()));
+    drop(node);
+    let mut late = anew;
 
     // Without a log, the node has other addresses; clients that know its earlier starts go on.
     std::fs::remove_file(&world.log).expect("removed");
