@@ -22,29 +22,44 @@ pub use crate::memory::GRACE;
 const AHEAD_MAX: u32 = 24 * 60 * 60;
 
 /// See the module's header.
-#[derive(Debug, Default)]
-pub struct Clock(AtomicU32);
+#[derive(Debug)]
+pub struct Clock {
+    now_s: AtomicU32,
+    system_s: fn() -> u32,
+}
 
-fn system() -> u32 {
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::of(system_s)
+    }
+}
+
+/// Returns the system's time, in seconds since 1970.
+pub(super) fn system_s() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 impl Clock {
+    /// Makes a clock that takes this for the system's time.
+    pub(super) fn of(system_s: fn() -> u32) -> Clock {
+        Clock { now_s: AtomicU32::new(0), system_s }
+    }
+
     /// Raises the clock to the system's time if that is greater.
     pub fn tick(&self) {
-        self.0.fetch_max(system(), Ordering::AcqRel);
+        self.now_s.fetch_max((self.system_s)(), Ordering::AcqRel);
     }
 
     /// Returns the clock, in seconds, as of the last tick or packet.
     #[must_use]
     pub fn now(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
+        self.now_s.load(Ordering::Acquire)
     }
 
     /// Raises the clock to a value of another node's log.
     pub(super) fn raise(&self, logged: u32) {
-        self.0.fetch_max(logged, Ordering::AcqRel);
+        self.now_s.fetch_max(logged, Ordering::AcqRel);
     }
 
     /// Raises the clock to that of a packet. Returns false if the packet's is too far ahead of the system's time to be
@@ -53,9 +68,9 @@ impl Clock {
         if seen <= self.now() {
             return true;
         }
-        let possible = seen <= system().saturating_add(AHEAD_MAX);
+        let possible = seen <= (self.system_s)().saturating_add(AHEAD_MAX);
         if possible {
-            self.0.fetch_max(seen, Ordering::AcqRel);
+            self.now_s.fetch_max(seen, Ordering::AcqRel);
         }
         possible
     }

@@ -130,6 +130,9 @@ pub struct NodeOptions {
     /// True: a node of a cluster starts although its log lacks the node's last start. All changes since that log was copied are lost:
     /// clients and handles that know of one are refused, and data on other nodes that refers to one of them may lead to other data.
     pub accept_older_log: bool,
+    /// Function that returns the system's time in seconds since 1970. Only the node's clock uses it, so leases and the choice of the primary
+    /// do not depend on it.
+    pub system_s: fn() -> u32,
 }
 
 impl Default for NodeOptions {
@@ -147,6 +150,7 @@ impl Default for NodeOptions {
             compile: true,
             grace_s: GRACE,
             accept_older_log: false,
+            system_s: clock::system_s,
         }
     }
 }
@@ -244,7 +248,8 @@ impl Node {
         }
         let mut registry = Registry::new(options.programs_per_tenant, options.compile);
         let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
-        let (mut writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
+        let (mut writer, replayed) =
+            Writer::open(memory.clone(), options.clients, log, &mut registry, Clock::of(options.system_s))?;
         writer.clock.tick();
         // A node of a cluster learns its cluster's number when it joins.
         if writer.cluster == 0 && bytes > 0 {

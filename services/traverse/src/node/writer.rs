@@ -67,6 +67,7 @@ impl Writer {
         clients: usize,
         log: Option<(&Path, Durability)>,
         registry: &mut Registry,
+        clock: Clock,
     ) -> Result<(Writer, Replayed), NodeError> {
         let (once, reserved) = (Once::new(clients), BTreeMap::new());
         let (base, bytes) = (memory.base(), memory.bytes());
@@ -76,7 +77,7 @@ impl Writer {
         };
         let first = opened.as_ref().map_or(bytes, |(log, ..)| log.first_bytes());
         let allocator = Allocator::for_range(memory.clone(), base, first);
-        let clock = Arc::new(Clock::default());
+        let clock = Arc::new(clock);
         let mut writer = Writer {
             allocator,
             once,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Processes that are refused, addresses that are silent, an etcd that is away: each is told, and costs no acknowledged change.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memlift_spec::formats::walk::ApplyKind;
@@ -320,6 +321,78 @@ fn a_read_that_may_be_stale_is_answered_by_the_backup_and_another_one_never() {
     world.map(|map| world.primary_of(map) == Some(second.at));
     is_seven(&mut client, Request::read(word, 8));
     wait("answers of a primary", || from_backups(&mut stale, &mut copy) == 0);
+}
+
+/// Every place that asks for the wall clock: a new one must not decide about a lease or a primary.
+#[test]
+fn the_wall_clock_is_read_in_known_places_only() {
+    fn reads(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path())
+        {
+            if entry.is_dir() {
+                reads(&entry, found);
+            } else if std::fs::read_to_string(&entry).is_ok_and(|text| text.contains("SystemTime::now")) {
+                found.push(entry.strip_prefix(SOURCES).expect("inside").display().to_string());
+            }
+        }
+    }
+    const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let mut found = Vec::new();
+    reads(Path::new(SOURCES), &mut found);
+    found.sort();
+    // Numbers of packets; the logical clock; numbers of starts, compared for equality; times to print; the clock that a backup tells.
+    let known = [
+        "client/connect.rs",
+        "node/clock.rs",
+        "node/cluster.rs",
+        "node/mod.rs",
+        "node/progress.rs",
+        "node/replica/backup.rs",
+    ];
+    assert_eq!(found, known);
+}
+
+/// Only the logical clock of a node follows the wall clock: no lease does, and no choice of a primary.
+#[test]
+fn wall_clocks_that_jump_lose_no_change_and_make_no_read_old() {
+    let Some(world) = World::start(false) else { return };
+    let jumps = [0, 1].map(|index| world.server.folder.path().join(format!("jump-{index}")));
+    let start = |index: usize| {
+        world.copy_with(index, |command| {
+            command.env("MEMLIFT_TEST_JUMP", &jumps[index]);
+        })
+    };
+    let jump = |index: usize, seconds: i64| {
+        // Renamed, so that a process never reads half a number.
+        let whole = jumps[index].with_extension("new");
+        std::fs::write(&whole, seconds.to_string()).expect("written");
+        std::fs::rename(&whole, &jumps[index]).expect("renamed");
+    };
+    let mut first = start(0);
+    world.map(|map| world.primary_of(map) == Some(first.at));
+    let second = start(1);
+    wait("a backup", || first.is_listed());
+    let mut client = world.client();
+    let word = client.call(Request::allocate(0, 8)).expect("memory").address;
+    let before = client.call(Request::read(word, 8)).expect("read").since;
+    jump(0, 3_600);
+    wait("a clock that jumped", || client.call(Request::read(word, 8)).expect("read").since > before + 3_000);
+    under_writers(&world, |writers| {
+        for [one, other] in [[3_600, 0], [-3_600, 7_200], [40, -7_200], [-86_000, 72_000]] {
+            jump(0, one);
+            jump(1, other);
+            writers.wait_for(60);
+        }
+        // With jumps of more than a lease on both sides, nobody took over, or each one that was replaced has ended.
+        let takes_over = !first.has_ended();
+        first.kill();
+        if takes_over {
+            world.map(|map| world.primary_of(map) == Some(second.at));
+        }
+        jump(1, -3_600);
+        writers.wait_for(60);
+        second
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memlift_spec::formats::walk::ApplyKind;
@@ -31,6 +31,24 @@ fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by another test"))
 }
 
+/// Seconds by which the wall clock of this process is wrong.
+static JUMPED_S: AtomicI64 = AtomicI64::new(0);
+
+fn system_s() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("later");
+    (now.as_secs().cast_signed() + JUMPED_S.load(Ordering::SeqCst)) as u32
+}
+
+/// Has the wall clock of this process jump whenever the file says another number of seconds.
+fn jump_by(file: &Path) {
+    loop {
+        if let Some(jumped) = std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()) {
+            JUMPED_S.store(jumped, Ordering::SeqCst);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Serves as a process of the node of another test, which has set the environment.
 pub fn serve() {
     let at: SocketAddr = setting("MEMLIFT_TEST_AT").parse().expect("an address");
@@ -41,8 +59,18 @@ pub fn serve() {
     let bytes = std::env::var("MEMLIFT_TEST_BYTES").map_or(MEMORY, |bytes| bytes.parse().expect("a number"));
     let udp = Udp::bind(at, !keys.is_empty()).expect("a free port");
     let speaker = udp.speaker().expect("shared");
-    let node =
-        NodeOptions { bytes, prefault: false, workspaces: Some(8), log, keys, ..NodeOptions::default() };
+    if let Some(file) = std::env::var_os("MEMLIFT_TEST_JUMP") {
+        std::thread::spawn(move || jump_by(Path::new(&file)));
+    }
+    let node = NodeOptions {
+        bytes,
+        prefault: false,
+        workspaces: Some(8),
+        log,
+        keys,
+        system_s,
+        ..NodeOptions::default()
+    };
     let stop = AtomicBool::new(false);
     // A node that is not replicated, with another address that comes first and is silent.
     let silent = std::env::var("MEMLIFT_TEST_SILENT").ok().map(|silent| silent.parse().expect("an address"));
