@@ -7,11 +7,13 @@
 //!   offers the feature shares
 //! - **Owner** only [`Uffd::close`] closes the descriptor. After a fork the child closes its copy before it does anything
 //!   else, because the copy acts on the memory of the parent
-//! - **Order** every call is one system call, except that [`Uffd::protect`] repeats EAGAIN; nothing is allocated, so that a
-//!   fault handler may call them
+//! - **Order** every call is one system call, except that [`Uffd::protect`] repeats EAGAIN and [`Uffd::relocate`] goes on behind what was
+//!   moved; nothing is allocated, so that a fault handler may call them
 //! - **Not here** the meaning of the pages: `pager`
 
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::mapping::PAGE_BYTES;
 
 /// An error number of the C library.
 pub type Errno = i32;
@@ -201,22 +203,38 @@ impl Uffd {
     }
 
     /// Moves pages: afterwards they are missing at `source`, and present and writable at `target`, where pages were missing
-    /// before.
+    /// before. Goes on until a page cannot be moved.
+    ///
+    /// Linux 6.18 moves a page that is just migrating (as when memory is compacted), tries the same page again within the call, and
+    /// fails with EEXIST, since the page is there. Such a page is counted as moved.
     ///
     /// # Safety
     ///
     /// Nothing in the program relies on the contents of `source` afterwards, and the page states of both ranges say so.
     pub unsafe fn relocate(&self, target: usize, source: usize, bytes: usize) -> Progress {
-        let mut argument = CopyArgument {
-            target: target as u64,
-            source: source as u64,
-            bytes: bytes as u64,
-            mode: 0,
-            done: 0,
-        };
-        // SAFETY: the argument is the structure that the request is encoded for; the caller promises both ranges.
-        let outcome = unsafe { self.ioctl(IOCTL_MOVE, &raw mut argument) };
-        Progress::of(outcome, argument.done, bytes)
+        let mut done = 0;
+        loop {
+            let (to, from) = (target + done, source + done);
+            let mut argument = CopyArgument {
+                target: to as u64,
+                source: from as u64,
+                bytes: (bytes - done) as u64,
+                mode: 0,
+                done: 0,
+            };
+            // SAFETY: the argument is the structure that the request is encoded for; the caller promises both ranges.
+            let outcome = unsafe { self.ioctl(IOCTL_MOVE, &raw mut argument) };
+            let step = Progress::of(outcome, argument.done, bytes - done);
+            done += step.bytes;
+            if step.error == libc::EEXIST && is_present(to) && !is_present(from) {
+                done += PAGE_BYTES;
+            } else if step.error == 0 || step.bytes == 0 {
+                return Progress { bytes: done, error: step.error };
+            }
+            if done == bytes {
+                return Progress { bytes, error: 0 };
+            }
+        }
     }
 
     /// Sets or lifts the write-protection of the pages that are present in the range.
@@ -265,6 +283,14 @@ impl Progress {
     }
 }
 
+/// Returns true if the kernel has memory for the page at `address`.
+fn is_present(address: usize) -> bool {
+    let mut word = 0_u8;
+    // SAFETY: the kernel writes one byte for one page.
+    let outcome = unsafe { libc::syscall(libc::SYS_mincore, address, PAGE_BYTES, &raw mut word) };
+    outcome == 0 && word & 1 != 0
+}
+
 /// Returns the error number of the last system call that failed.
 pub(crate) fn errno() -> Errno {
     // SAFETY: the C library's own accessor; the word is this thread's.
@@ -274,7 +300,7 @@ pub(crate) fn errno() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::{Mapping, PAGE_BYTES};
+    use crate::mapping::Mapping;
 
     #[test]
     fn pages_are_copied_protected_and_moved() {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::pager_child::{Random, forked, outcome_of, start, under_every_mask};
+use crate::pager_child::{Random, forked, in_child, outcome_of, start, under_every_mask};
 use memlift_zmem::arena::Arena;
 use memlift_zmem::block::OnOverflow;
 use memlift_zmem::spill::Spill;
@@ -197,6 +197,29 @@ fn threads(seconds: u64) {
 #[test]
 fn threads_agree_while_the_budget_changes() {
     under_every_mask("limits::threads_agree_while_the_budget_changes", || threads(1));
+}
+
+/// While the kernel compacts memory, it migrates pages that are just leaving or coming back.
+#[test]
+fn threads_agree_while_the_kernel_compacts_memory() {
+    const COMPACT: &str = "/proc/sys/vm/compact_memory";
+    in_child("limits::threads_agree_while_the_kernel_compacts_memory", || {
+        if let Err(error) = std::fs::write(COMPACT, "1") {
+            eprintln!("not run: {COMPACT}: {error}");
+            return;
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::fs::write(COMPACT, "1").expect("it was writable");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+            threads(2);
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
 }
 
 #[test]
