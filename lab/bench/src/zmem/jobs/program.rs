@@ -31,7 +31,7 @@ print(sum(v[0] + len(v[1]) for v in d.values()))'",
         name: "sort",
         needs: &["sort"],
         package: "coreutils",
-        line: "seq SIZE | LC_ALL=C sort -S 1G --parallel=1 -k1.3 | cksum",
+        line: "seq SIZE | LC_ALL=C sort -S 1G --parallel=1 -k1.3 -o sorted && cksum < sorted",
     },
     Program {
         name: "java",
