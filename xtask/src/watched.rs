@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// In the environment of a program and what descends from it: which program it is.
@@ -86,7 +87,10 @@ fn processes() -> Vec<(u32, PathBuf)> {
 
 /// A file for a program's output that goes with its last descriptor.
 fn nameless() -> std::io::Result<File> {
-    let path = std::env::temp_dir().join(format!("xtask-{}-{:?}", std::process::id(), Instant::now()));
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path =
+        std::env::temp_dir().join(format!("xtask-{}-{number}-{:?}", std::process::id(), Instant::now()));
     let file = File::options().read(true).append(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
