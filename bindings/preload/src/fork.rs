@@ -6,8 +6,8 @@
 //!   locked ──▶ system call ──▶ parent and child unlock them; the child first registers its arena anew. In a dormant process,
 //!   hooks of libc's fork ([`prepare`], [`parent`], [`child`]) do the same. Nothing is absent then, and nothing becomes
 //!   absent meanwhile because the pager is locked
-//! - **Order** what the child will take outside the arena is charged before the fork. libc uses the heap between its hooks and the system call, and in the child before its hooks. With absent
-//!   memory the hooks would therefore be too early and too late
+//! - **Order** what the child will take outside the arena is charged before the fork. libc uses the heap between its hooks and
+//!   the system call, and in the child before its hooks. With absent memory the hooks would therefore be too early and too late
 //! - **Not here** vfork and threads: they share the memory
 
 use std::sync::atomic::Ordering::Relaxed;

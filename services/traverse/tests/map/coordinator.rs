@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::{join, until};
 use memlift_traverse::map::coordinator::Options;
 use memlift_traverse::map::{
     Access, Authority, Coordinator, Join, Map, MapError, Member, Order, Peer, Remote, Route, Secret, Source,
@@ -18,31 +19,8 @@ fn start(file: &Path, listen: &str, secret: Option<Secret>) -> Coordinator {
     Coordinator::start(&Peer::parse(listen).expect("an address"), options).expect("started")
 }
 
-fn join(name: &str, port: u16, incarnation: u64) -> Join {
-    Join {
-        name: name.to_owned(),
-        addresses: vec![
-            memlift_traverse::map::Address::resolve(&format!("127.0.0.1:{port}")).expect("an address"),
-        ],
-        incarnation,
-        bytes: 64 << 20,
-        recovered: false,
-        epoch: 0,
-        tenant: 0,
-        cluster: 0,
-    }
-}
-
 fn source(coordinator: &Coordinator) -> Source {
     Source::Coordinator(coordinator.address().clone(), None)
-}
-
-/// Waits until a map is as wanted, however long that takes.
-fn until(member: &Member, wanted: impl Fn(&Map) -> bool) {
-    let mut map = member.shared().map();
-    while !wanted(&map) {
-        map = member.shared().wait_newer(map.epoch(), Duration::from_millis(200));
-    }
 }
 
 #[test]

@@ -13,33 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::etcd_world::{Server, program};
+use crate::{join, until};
 use memlift_traverse::client::{Client, Config};
 use memlift_traverse::map::{Address, Authority, Join, Map, MapError, Member, Order, Source, State};
 use memlift_traverse::node::{Cluster, ClusterOptions, NodeOptions};
 use memlift_traverse::structures::HashMap;
 use memlift_traverse::transport::udp::Udp;
-
-fn join(name: &str, port: u16, incarnation: u64) -> Join {
-    Join {
-        name: name.to_owned(),
-        addresses: vec![
-            memlift_traverse::map::Address::resolve(&format!("127.0.0.1:{port}")).expect("an address"),
-        ],
-        incarnation,
-        bytes: 64 << 20,
-        recovered: false,
-        epoch: 0,
-        tenant: 0,
-        cluster: 0,
-    }
-}
-
-fn until(member: &Member, wanted: impl Fn(&Map) -> bool) {
-    let mut map = member.shared().map();
-    while !wanted(&map) {
-        map = member.shared().wait_newer(map.epoch(), Duration::from_millis(200));
-    }
-}
 
 fn is(map: &Map, name: &str, state: State) -> bool {
     map.node_named(name).is_some_and(|node| node.state == state)

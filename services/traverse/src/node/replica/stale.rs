@@ -172,12 +172,4 @@ impl Router for CopyRouter {
     fn has_peers(&self) -> bool {
         false
     }
-
-    fn is_node(&self, _: SocketAddr) -> bool {
-        false
-    }
-
-    fn entry(&self, _: u64) -> Vec<u8> {
-        Vec::new()
-    }
 }
