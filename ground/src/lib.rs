@@ -17,6 +17,7 @@ pub mod region;
 pub mod robust;
 pub mod fresh_file;
 pub mod input_file;
+pub mod locked_file;
 pub mod own_file;
 pub mod rights;
 pub mod size;

@@ -14,14 +14,17 @@
 //! not notice.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::locked_file::LockedFile;
 
 /// Attempts to bind while the file at the path keeps changing.
 const ATTEMPTS: u32 = 8;
@@ -247,16 +250,16 @@ fn kind(stat: &Stat) -> &'static str {
 
 /// Locks the folder of the path. `None`: it cannot be read, or another program keeps it locked; the lock only decides
 /// between two servers that start at the same time.
-fn lock_folder(path: &Path) -> Option<OwnedFd> {
+fn lock_folder(path: &Path) -> Option<LockedFile> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).ok()?;
     for _ in 0..LOCK_ATTEMPTS {
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Some(folder),
+        let opened = rustix::fs::openat(CWD, folder, flags, Mode::empty()).ok()?;
+        match LockedFile::exclusive(File::from(opened)) {
+            Ok(locked) => return Some(locked),
             Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }

@@ -12,6 +12,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use memlift_ground::locked_file::LockedFile;
+
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::image::MAPPINGS_MAX;
@@ -102,7 +104,7 @@ fn create(paths: &[&Path], options: &Options) -> Result<()> {
 /// A locked file and its header.
 struct Found<'a> {
     path: &'a Path,
-    file: File,
+    file: LockedFile,
     header: Header,
 }
 
@@ -196,18 +198,19 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
     };
     sorted(found, options.sync_every_device, |at, file, path, geometry, header| {
         let reserve = geometry.device_bytes(at, most(geometry, header));
-        Ok(Mapped::new(file, path, reserve, options.domain, !options.read_only)?.owned())
+        Mapped::new(file, path, reserve, options.domain, !options.read_only)
     })
 }
 
 /// One medium of files that the caller has locked, in whatever order; `map` gets each with the bytes that it has.
 pub(crate) fn of_files(
-    files: Vec<File>,
+    files: Vec<impl Into<LockedFile>>,
     paths: &[PathBuf],
-    map: impl Fn(File, &Path, u64) -> Result<Mapped>,
+    map: impl Fn(LockedFile, &Path, u64) -> Result<Mapped>,
 ) -> Result<Medium> {
     let mut found = Vec::with_capacity(files.len());
     for (file, path) in files.into_iter().zip(paths) {
+        let file = file.into();
         let header = recover::header_of(&file, path)?;
         found.push(Found { path, file, header });
     }
@@ -220,7 +223,7 @@ pub(crate) fn of_files(
 pub(crate) fn in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let found = paths.iter().map(|path| {
         let file = File::open(path).map_err(file_error("open", path))?;
-        Ok(Found { header: recover::header_of(&file, path)?, path, file })
+        Ok(Found { header: recover::header_of(&file, path)?, path, file: file.into() })
     });
     Ok(sort(found.collect::<Result<_>>()?)?.into_iter().map(|one| one.path.to_owned()).collect())
 }
@@ -228,7 +231,7 @@ pub(crate) fn in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 fn sorted(
     found: Vec<Found<'_>>,
     every: bool,
-    map: impl Fn(u64, File, &Path, &Geometry, &Header) -> Result<Mapped>,
+    map: impl Fn(u64, LockedFile, &Path, &Geometry, &Header) -> Result<Mapped>,
 ) -> Result<Medium> {
     let found = sort(found)?;
     let header = found[0].header;

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use memlift_ground::locked_file::LockedFile;
 use rustix::io::Errno;
 
 use crate::beside::WriterSnapshot;
@@ -219,7 +219,7 @@ fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
         locked => locked?,
     };
     if options.read_only {
-        return open_medium(Medium::Mapped(Mapped::private_view(file, path)?.owned()), options);
+        return open_medium(Medium::Mapped(Mapped::private_view(file, path)?), options);
     }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     // A header that is not good is refused once the file is mapped.
@@ -228,7 +228,7 @@ fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
         Header { heap_bytes, ..header }.file_bytes()
     });
     let wanted = wanted.max(length);
-    let mapped = Mapped::new(file, path, wanted, options.domain, true)?.owned();
+    let mapped = Mapped::new(file, path, wanted, options.domain, true)?;
     let old = readers::table(options, wanted, path)?;
     open_medium(Medium::Mapped(mapped.keeping_old_pages(old)), options)
 }
@@ -249,20 +249,16 @@ pub(crate) fn medium_beside(path: &Path) -> Result<Medium> {
     Ok(Medium::Mapped(Mapped::beside(file, path, snapshot)?))
 }
 
-/// Opens a file and locks it: nobody else owns it for as long as the descriptor lives. A file that was replaced meanwhile (by
+/// Opens a file and locks it: nobody else owns it until the result is dropped. A file that was replaced meanwhile (by
 /// `memlift pool convert`) counts as in use.
-pub(crate) fn lock_file(path: &Path, options: &Options) -> Result<File> {
+pub(crate) fn lock_file(path: &Path, options: &Options) -> Result<LockedFile> {
     let file = OpenOptions::new()
         .read(true)
         .write(!options.read_only)
         .open(path)
         .map_err(|source| refused(path, options.read_only, source))?;
-    let wanted = if options.read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    flock(&file, wanted).map_err(|errno| match errno {
+    let locked = if options.read_only { LockedFile::shared(file) } else { LockedFile::exclusive(file) };
+    let file = locked.map_err(|errno| match errno {
         Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
         other => file_error("lock", path)(other.into()),
     })?;

@@ -35,6 +35,7 @@ use crate::medium::{Counters, Geometry, Mapped, Medium};
 use crate::options::{Domain, Mechanism};
 use crate::recover::{self, Loss};
 use crate::tail;
+use memlift_ground::locked_file::LockedFile;
 
 /// One thing that was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +86,7 @@ pub fn repair_accepting_loss(source: impl Files, target: impl AsRef<Path>) -> Re
 
 fn copy(source: impl Files, target: impl AsRef<Path>, loss: Loss) -> Result<Repaired> {
     let (sources, target) = (ordered(&source)?, target.as_ref());
-    let guards = sources.iter().map(|source| lock_file(source, false)).collect::<Result<Vec<File>>>()?;
+    let guards = sources.iter().map(|source| lock_file(source, false)).collect::<Result<Vec<_>>>()?;
     let mut fresh = Vec::with_capacity(sources.len());
     for (at, source) in sources.iter().enumerate() {
         let one = Fresh::file(&numbered(target, at))?;
@@ -170,9 +171,10 @@ struct Mend {
 }
 
 fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
-    let files = paths.iter().map(|path| lock_file(path, true)).collect::<Result<Vec<File>>>()?;
-    let clone =
-        |(file, path): (&File, &PathBuf)| file.try_clone().map_err(|source| failed("open", path, source));
+    let files = paths.iter().map(|path| lock_file(path, true)).collect::<Result<Vec<_>>>()?;
+    let clone = |(file, path): (&LockedFile, &PathBuf)| {
+        file.try_clone().map_err(|source| failed("open", path, source))
+    };
     let mut changes = Vec::new();
     let (medium, header) = if let ([file], [path]) = (&files[..], paths) {
         let header = Snapshot::read(clone((file, path))?, path)?.header().ok_or_else(|| {
@@ -480,7 +482,9 @@ impl Mend {
     /// Directory and bitmaps.
     fn heap(&mut self, paths: &[PathBuf], loss: Loss) -> Result<()> {
         self.harden()?;
-        let open = |path: &PathBuf| File::open(path).map_err(|source| failed("open", path, source));
+        let open = |path: &PathBuf| {
+            File::open(path).map(LockedFile::from).map_err(|source| failed("open", path, source))
+        };
         let mut snapshot = Snapshot::read_all(paths.iter().map(open).collect::<Result<_>>()?, paths)?;
         snapshot.recover()?;
         let home = Home::of(&self.medium, &self.header)?;

@@ -9,7 +9,7 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use memlift_ground::locked_file::LockedFile;
 use rustix::io::Errno;
 
 use super::home::Home;
@@ -36,19 +36,17 @@ pub(crate) struct Snapshot {
 }
 
 /// Opens a pool's file and locks it against an owner.
-pub(crate) fn lock_file(path: &Path, write: bool) -> Result<File> {
+pub(crate) fn lock_file(path: &Path, write: bool) -> Result<LockedFile> {
     let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).write(write).open(path).map_err(failed("open"))?;
     if !file.metadata().map_err(failed("stat"))?.is_file() {
         return Err(Error::Argument { what: format!("{} is not a file", path.display()) });
     }
-    let kind =
-        if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    match flock(&file, kind) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
-        Err(errno) => Err(failed("lock")(errno.into())),
-    }
+    let locked = if write { LockedFile::exclusive(file) } else { LockedFile::shared(file) };
+    locked.map_err(|errno| match errno {
+        Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
+        errno => failed("lock")(errno.into()),
+    })
 }
 
 fn refuse_empty(file: &File) -> Result<()> {
@@ -59,7 +57,7 @@ impl Snapshot {
     /// Reads a pool. A damaged pool is no error; a file that is no pool is one.
     pub fn open(files: &impl Files) -> Result<Snapshot> {
         let paths = family(files)?;
-        let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>();
+        let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<_>>>();
         match (locked, paths.as_slice()) {
             (Err(Error::InUse { .. }), [path]) => Snapshot::of(open::medium_beside(path)?),
             (locked, paths) => Snapshot::read_all(locked?, paths),
@@ -67,14 +65,13 @@ impl Snapshot {
     }
 
     /// As [`Snapshot::open`], for files that the caller has locked; dropping the snapshot unlocks them.
-    pub fn read_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
-        let view = |file, path: &Path| Ok(Mapped::private_view(file, path)?.owned());
+    pub fn read_all(mut files: Vec<LockedFile>, paths: &[PathBuf]) -> Result<Snapshot> {
         if let [path] = paths {
             let file = files.remove(0);
             refuse_empty(&file)?;
-            return Snapshot::of(Medium::Mapped(view(file, path)?));
+            return Snapshot::of(Medium::Mapped(Mapped::private_view(file, path)?));
         }
-        let medium = interleave::of_files(files, paths, |file, path, _| view(file, path))?;
+        let medium = interleave::of_files(files, paths, |file, path, _| Mapped::private_view(file, path))?;
         let file_bytes = medium.len();
         let header = |turn: u64| {
             let mut page = vec![0; HEADER_BYTES as usize];

@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use memlift_ground::locked_file::LockedFile;
 use memlift_kernels::log::{self, PageLines};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -36,7 +37,7 @@ use crate::record::{self, PAGE_HEAD_WORDS};
 /// See the module's header.
 #[derive(Debug)]
 pub struct Mapped {
-    file: File,
+    file: LockedFile,
     path: PathBuf,
     base: *mut u8,
     reserved: u64,
@@ -63,8 +64,6 @@ pub struct Mapped {
     changed: OnceLock<Arc<ChangedPages>>,
     /// A reader beside another process's writer: what it sees instead of the file as it is now.
     snapshot: Option<WriterSnapshot>,
-    /// The process that unlocks the file when this is dropped.
-    owner: Option<u32>,
     /// Ends before the mapping does.
     watch: Option<Watch>,
 }
@@ -94,7 +93,14 @@ pub(crate) unsafe fn read_by_pages(base: *mut u8, bytes: u64) -> bool {
 
 impl Mapped {
     /// Maps `file`, which has its final size for now; `max_bytes` is what it may grow to.
-    pub fn new(file: File, path: &Path, max_bytes: u64, wanted: Domain, writable: bool) -> Result<Mapped> {
+    pub fn new(
+        file: impl Into<LockedFile>,
+        path: &Path,
+        max_bytes: u64,
+        wanted: Domain,
+        writable: bool,
+    ) -> Result<Mapped> {
+        let file = file.into();
         let failed = |action| {
             move |source: Errno| Error::File { action, path: path.to_owned(), source: source.into() }
         };
@@ -144,7 +150,6 @@ impl Mapped {
             #[cfg(feature = "replicate")]
             changed: OnceLock::new(),
             snapshot: None,
-            owner: None,
             watch: Some(Watch::over(base, reserved)),
         };
         mapped.sync_maps = length > 0 && mapped.maps_sync();
@@ -156,12 +161,6 @@ impl Mapped {
         mapped.pages = mapped.guarantee.domain == Domain::Pages;
         mapped.flush = !mapped.guarantee.by.contains("eADR");
         Ok(mapped)
-    }
-
-    /// Sets this process as the lock's owner: it unlocks the file when the medium is dropped, and a forked child does not.
-    pub fn owned(mut self) -> Mapped {
-        self.owner = Some(std::process::id());
-        self
     }
 
     /// Lets readers in other processes have pages as they were before a store.
@@ -179,7 +178,7 @@ impl Mapped {
 
     /// Maps `file` privately, for recovery without a change to it: what is stored is seen through this medium only, and the
     /// file, which may be open for reading only, stays as it is.
-    pub fn private_view(file: File, path: &Path) -> Result<Mapped> {
+    pub fn private_view(file: impl Into<LockedFile>, path: &Path) -> Result<Mapped> {
         let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
         (mapped.private, mapped.sync_maps, mapped.pages, mapped.flush) = (true, false, false, false);
         let length = mapped.len();
@@ -657,8 +656,5 @@ impl Drop for Mapped {
         self.watch = None;
         // SAFETY: the reservation is this medium's, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), usize::try_from(self.reserved).expect(NEVER)) };
-        if self.owner == Some(std::process::id()) {
-            let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock); // closing does it as well, if later
-        }
     }
 }

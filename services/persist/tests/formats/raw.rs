@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use memlift_persist::raw::{
     ForeignField, ForeignRoot, ForeignType, Handle, Looking, Put, Table, read_raw, root, root_or,
 };
-use memlift_persist::{Domain, Durability, Error, Options, PPtr, PSlice, Pool, View};
+use memlift_persist::{Domain, Durability, Error, Options, PPtr, PSlice, Pool, View, check, repair};
 
 fn options(domain: Domain) -> Options {
     Options {
@@ -292,6 +292,51 @@ fn a_forked_child_leaves_the_file_alone() {
     assert!(matches!(second, Err(Error::InUse { .. })), "the child did not unlock it");
     drop(share);
     assert!(handle.close().expect("closed"));
+}
+
+/// A program that starts others has children between fork and exec all the time, each with copies of all descriptors.
+#[test]
+fn children_that_are_about_to_start_a_program_keep_no_pool() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("test.pool");
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                // SAFETY: the child makes two calls that take no lock.
+                unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        libc::usleep(20_000);
+                        libc::_exit(0);
+                    }
+                    libc::usleep(200);
+                }
+                // SAFETY: takes no memory; takes the children that ended, which are this thread's.
+                while unsafe { libc::syscall(libc::SYS_wait4, -1, 0, libc::WNOHANG | libc::__WNOTHREAD, 0) }
+                    > 0
+                {}
+            }
+        });
+        let done = std::panic::catch_unwind(|| {
+            let options = options(Domain::Lines);
+            Pool::create(&path, &options).expect("created").close().expect("closed");
+            for turn in 0..12 {
+                Pool::open(&path, &options).expect("opened").close().expect("closed");
+                check::check(&path).expect("checked");
+                repair::repair_in_place(&path).expect("repaired in place");
+                let mended = folder.path().join(format!("{turn}.pool"));
+                repair::repair(&path, &mended).expect("repaired");
+                drop(Pool::open(&mended, &Options { read_only: true, ..options.clone() }).expect("read"));
+                Pool::open(&mended, &options).expect("opened the copy").close().expect("closed");
+                std::fs::remove_file(&mended).expect("removed");
+            }
+        });
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }
 
 #[test]

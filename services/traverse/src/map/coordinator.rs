@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memlift_ground::locked_file::LockedFile;
 use memlift_ground::own_file;
 use memlift_ground::socket_file::SocketFile;
 
@@ -68,7 +69,7 @@ struct CoordinatorState {
     options: Options,
     stop: AtomicBool,
     connections: AtomicUsize,
-    _lock: File,
+    _lock: LockedFile,
 }
 
 enum Listener {
@@ -147,7 +148,7 @@ fn file_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MapErr
     move |source| MapError::File { action, path: path.clone(), source }
 }
 
-fn lock(file: &Path) -> Result<File, MapError> {
+fn lock(file: &Path) -> Result<LockedFile, MapError> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -156,13 +157,12 @@ fn lock(file: &Path) -> Result<File, MapError> {
     let mut options = OpenOptions::new();
     let opened = options.create(true).truncate(false).write(true).custom_flags(flags).open(&path);
     let opened = opened.map_err(file_error("opening", &path))?;
-    rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+    LockedFile::exclusive(opened).map_err(|_| {
         MapError::refused(format!(
             "another coordinator has {} open: there is one for each map",
             file.display()
         ))
-    })?;
-    Ok(opened)
+    })
 }
 
 /// Reads the map of a file; returns an empty one if there is no file.

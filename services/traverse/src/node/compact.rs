@@ -142,10 +142,10 @@ impl Node {
             io::ErrorKind::AlreadyExists => LogError::Foreign(new.clone()),
             _ => system(error),
         })?;
-        lock(&file, &new)?;
-        file.set_len(0).map_err(system)?;
+        let locked = lock(file, &new)?;
+        locked.set_len(0).map_err(system)?;
         let head = Head::new(head_of.0, head_of.1).map_err(system)?;
-        let file = BufWriter::with_capacity(1 << 20, file);
+        let file = BufWriter::with_capacity(1 << 20, locked.try_clone().map_err(system)?);
         // Records that the old log gets meanwhile may need a higher version: `seal` writes the head again.
         let mut sink = Sink { file, head, bytes: 0, buffer: Vec::new() };
         let written = || -> io::Result<()> {
@@ -185,10 +185,10 @@ impl Node {
         let Some(log) = &mut writer.log else { return Ok(None) };
         sink.follow(&old, old_head, position, log.bytes).and_then(|()| sink.seal()).map_err(system)?;
         let (head, bytes) = (sink.head, sink.bytes);
-        let file = sink.file.into_inner().map_err(|error| system(error.into_error()))?;
+        sink.file.into_inner().map_err(|error| system(error.into_error()))?;
         std::fs::rename(&new, &path).map_err(system)?;
         // From here on the new file is the log, even if a later step fails.
-        log.replace(file, head, bytes, snapshot_bytes);
+        log.replace(locked, head, bytes, snapshot_bytes);
         at(Compacting::Renamed);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)

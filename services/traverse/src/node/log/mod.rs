@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memlift_ground::locked_file::LockedFile;
+
 pub use check::{LogEnd, LogReport, LogSaved, check_log, repair_log};
 pub use entry::{Change, Entry, RangeStep};
 use frame::Head;
@@ -110,7 +112,7 @@ impl LogError {
 /// An open log.
 #[derive(Debug)]
 pub struct Log {
-    file: Arc<File>,
+    file: Arc<LockedFile>,
     pub(super) path: PathBuf,
     pub(super) durability: Durability,
     pub(super) head: Head,
@@ -128,12 +130,11 @@ pub struct Log {
 }
 
 /// Locks a log against other processes.
-pub(super) fn lock(file: &File, path: &Path) -> Result<(), LogError> {
-    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::AGAIN) => Err(LogError::Locked(path.to_owned())),
-        Err(error) => Err(LogError::System { path: path.to_owned(), error: error.into() }),
-    }
+pub(super) fn lock(file: File, path: &Path) -> Result<LockedFile, LogError> {
+    LockedFile::exclusive(file).map_err(|errno| match errno {
+        rustix::io::Errno::AGAIN => LogError::Locked(path.to_owned()),
+        errno => LogError::System { path: path.to_owned(), error: errno.into() },
+    })
 }
 
 /// Returns true for errors that go away when somebody frees room on the disk.
@@ -211,7 +212,7 @@ impl Log {
     }
 
     /// Continues the log in another file, which is synced and holds the same contents. No record may be queued.
-    pub(super) fn replace(&mut self, file: File, head: Head, bytes: u64, snapshot_bytes: u64) {
+    pub(super) fn replace(&mut self, file: LockedFile, head: Head, bytes: u64, snapshot_bytes: u64) {
         self.file = Arc::new(file);
         (self.head, self.bytes, self.snapshot_bytes) = (head, bytes, snapshot_bytes);
         self.written_version = head.version;

@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memlift_ground::locked_file::LockedFile;
+
 use super::entry::{Change, Entry, RangeStep};
 use super::frame::{self, Behind, HEAD_BYTES, Head, HeadFault, Record, Records};
 use super::sync::Sync;
@@ -93,17 +95,20 @@ pub(super) fn survey(
 
 /// Opens a file that should be a log, and returns its head and length. The head is `None` if no record was ever
 /// written.
-pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(File, Option<Head>, u64), LogError> {
+pub(super) fn open_file(
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<(LockedFile, Option<Head>, u64), LogError> {
     let system = LogError::system(path);
-    let mut file = options.open(path).map_err(&system)?;
+    let file = options.open(path).map_err(&system)?;
     if !file.metadata().map_err(&system)?.is_file() {
         // Opening a FIFO would wait for a writer, and a device must not be written to.
         return Err(LogError::Foreign(path.to_owned()));
     }
-    lock(&file, path)?;
+    let file = lock(file, path)?;
     let length = file.metadata().map_err(&system)?.len();
     let mut first = Vec::new();
-    (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut first).map_err(&system)?;
+    (&*file).take(HEAD_BYTES as u64).read_to_end(&mut first).map_err(&system)?;
     if length <= HEAD_BYTES as u64 && Head::is_torn(&first) {
         return Ok((file, None, length));
     }
@@ -119,7 +124,7 @@ pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(File, Opt
 /// See the module's header.
 #[derive(Debug)]
 pub struct OpenLog {
-    file: File,
+    file: LockedFile,
     path: PathBuf,
     /// `None` if no record was ever written.
     head: Option<Head>,

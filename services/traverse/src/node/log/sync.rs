@@ -5,11 +5,12 @@
 //!   [`Sync::durable`] for the records that follow
 //! - **Owner** the log. Dropping it waits for the thread, after which nothing holds the file or its lock
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use memlift_ground::locked_file::LockedFile;
 
 use super::Durability;
 
@@ -32,7 +33,7 @@ pub(super) struct Sync {
 
 impl Sync {
     /// Starts the thread if commits do not sync. `bytes` bytes of the file are on the disk already.
-    pub fn start(file: &Arc<File>, durability: Durability, bytes: u64) -> Sync {
+    pub fn start(file: &Arc<LockedFile>, durability: Durability, bytes: u64) -> Sync {
         let progress = Arc::new(SyncProgress {
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(bytes),

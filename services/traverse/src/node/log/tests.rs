@@ -245,7 +245,7 @@ fn a_full_disk_is_waited_for() {
     let (before, small) = (log.bytes(), std::fs::read(&path).expect("there"));
     // Writes to this file fail as on a full disk.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the system's full device");
-    let file = std::mem::replace(&mut log.file, std::sync::Arc::new(full));
+    let file = std::mem::replace(&mut log.file, std::sync::Arc::new(full.into()));
     log.append(&entries()[0]);
     assert!(!log.commit().expect("no failure"), "a full disk");
     assert!(log.is_full() && log.bytes() == before);
