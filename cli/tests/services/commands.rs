@@ -194,7 +194,9 @@ fn help_and_reports_fit_the_columns_that_a_variable_gives() {
     for arguments in [vec!["--help"], vec!["doctor"], vec!["top", "--once"]].into_iter().chain(pages) {
         let output = memlift(&arguments).env("COLUMNS", "60").output().expect("the command starts");
         let page = text(&output.stdout);
-        let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 60).collect();
+        // The path of a file stays whole, however long it is.
+        let is_wide = |line: &&str| line.chars().count() > 60 && line.split_whitespace().count() > 1;
+        let wide: Vec<&str> = page.lines().filter(is_wide).collect();
         assert!(!page.is_empty() && wide.is_empty(), "{arguments:?}: {wide:#?}");
     }
     // The help of every verb, as its manual pages list them.

@@ -309,7 +309,8 @@ fn call_sites_to_change_are_listed_in_the_order_of_what_they_gain() {
     let ahead = answered(&place, &["--ahead", "1", "--sites", "9", "--parameters", &fast, &file]);
     let second =
         copies(&ahead).into_iter().find(|site| site["site"]["symbol"] == "uses_at_once").expect("listed");
-    assert_eq!(second["limits"]["calls_ahead"], 99, "{second:#}");
+    // The first one has none before it, and a thread that was displaced in between is one that waits.
+    assert!((90.0..=99.0).contains(&of(&second["limits"], "calls_ahead")), "{second:#}");
     assert!(of(&second["limits"], "called_s") < of(&sites[1]["limits"], "called_s") / 4.0, "{second:#}");
     assert!(of(&second, "time_gained_s") > of(&sites[1], "time_gained_s"), "{second:#}");
 

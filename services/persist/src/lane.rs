@@ -61,6 +61,8 @@ pub(crate) struct Lane<S> {
     pub start: u64,
     /// Bytes of the ring.
     pub capacity: u64,
+    /// Bytes behind a record that its write may spoil.
+    gap: u64,
     /// Records before this are published.
     tail: AtomicU64,
     /// Room before this may be reused.
@@ -82,12 +84,13 @@ unsafe impl<S: Send> Send for Lane<S> {}
 unsafe impl<S: Send> Sync for Lane<S> {}
 
 impl<S> Lane<S> {
-    pub fn new(index: u32, start: u64, capacity: u64, position: u64, state: S) -> Lane<S> {
+    pub fn new(index: u32, start: u64, capacity: u64, gap: u64, position: u64, state: S) -> Lane<S> {
         assert!(capacity.is_power_of_two());
         Lane {
             index,
             start,
             capacity,
+            gap,
             tail: AtomicU64::new(position),
             head: AtomicU64::new(position),
             state: Biased::new(state),
@@ -169,7 +172,10 @@ impl<S> Lane<S> {
     pub fn room(&self, tail: u64, bytes: u64) -> Option<u64> {
         let left = self.capacity - self.at(tail);
         let at = if bytes <= left { tail } else { tail + left };
-        (at + bytes - self.head() <= self.capacity).then_some(at)
+        let (head, end) = (self.head(), at + bytes);
+        // Of an empty lane nothing can be spoilt.
+        let gap = if head == tail { 0 } else { self.gap };
+        (end + gap - head <= self.capacity).then_some(at)
     }
 
     /// The mirror's bytes from `position` on; the caller holds `state`, and the range is not published.
@@ -200,5 +206,27 @@ impl<S> Lane<S> {
         // SAFETY: in bounds (above); appended records are whole and nobody writes them again before they are published,
         // applied and released.
         unsafe { std::slice::from_raw_parts(self.mirror.base.add(at as usize), bytes as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_write_of_a_record_spoils_nothing_that_counts() {
+        const GAP: u64 = 512;
+        let lane = Lane::new(0, 0, 4096, GAP, 8192, ());
+        assert_eq!(lane.room(8192, 4096), Some(8192), "an empty lane has nothing to spoil");
+        lane.publish(8192 + 2048);
+        assert_eq!(lane.room(8192 + 2048, 2048), None, "the rest of the last sector is the first record's");
+        for bytes in (64..=2048u64).step_by(64) {
+            let spoilt = (8192 + 2048 + bytes).next_multiple_of(GAP);
+            let fits = lane.room(8192 + 2048, bytes).is_some();
+            assert!(!fits || spoilt <= 8192 + 4096, "{bytes}");
+            assert!(fits || bytes > 2048 - GAP, "{bytes}");
+        }
+        lane.release(8192 + 2048);
+        assert_eq!(lane.room(8192 + 2048, 2048), Some(8192 + 2048));
     }
 }

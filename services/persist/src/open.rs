@@ -190,6 +190,9 @@ pub(crate) fn allocate(file: &File, path: &Path, bytes: u64, zeros: u64, from: u
     }
 }
 
+/// Least lane whose log is written past the page cache: a record and the WRAP before it must not share a block.
+const DIRECT_LANE_BYTES: u64 = 16 << 10;
+
 /// Least and most time between two attempts to lock a file that another process has.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
@@ -223,12 +226,20 @@ fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
     }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     // A header that is not good is refused once the file is mapped.
-    let wanted = recover::header_of(&file, path).map_or(length, |header| {
+    let header = recover::header_of(&file, path);
+    let wanted = header.as_ref().map_or(length, |header| {
         let heap_bytes = options.max_bytes.clamp(header.heap_bytes, 1 << 43);
-        Header { heap_bytes, ..header }.file_bytes()
+        Header { heap_bytes, ..*header }.file_bytes()
     });
     let wanted = wanted.max(length);
-    let mapped = Mapped::new(file, path, wanted, options.domain, true)?;
+    let by_records = matches!(
+        header.as_ref().map(|header| Mechanism::from_byte(header.mechanism)),
+        Ok(Some(Mechanism::Redo | Mechanism::Checkpoint))
+    ) && header.as_ref().is_ok_and(|header| header.lane_bytes >= DIRECT_LANE_BYTES);
+    let mut mapped = Mapped::new(file, path, wanted, options.domain, true)?;
+    if by_records {
+        mapped = mapped.with_direct_log();
+    }
     let old = readers::table(options, wanted, path)?;
     open_medium(Medium::Mapped(mapped.keeping_old_pages(old)), options)
 }

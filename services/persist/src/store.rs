@@ -138,7 +138,7 @@ impl Store {
         let lane = |index: u32| {
             let mut writes = Writes::default();
             writes.turn = applier.turns[index as usize];
-            Lane::new(index, start(index), lane_bytes, positions[index as usize], writes)
+            Lane::new(index, start(index), lane_bytes, 0, positions[index as usize], writes)
         };
         let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
@@ -152,7 +152,10 @@ impl Store {
             mechanism,
             heap_start: header.heap_start,
             salts: (0..header.lanes).map(|lane| header.salt(lane)).collect(),
-            shared: Shared::new(Lane::new(0, start(0), lane_bytes, positions[0], ()), positions[0]),
+            shared: Shared::new(
+                Lane::new(0, start(0), lane_bytes, medium.log_gap(), positions[0], ()),
+                positions[0],
+            ),
             lanes: (1..lanes).map(lane).collect(),
             sections,
             dirty: Biased::new(Dirty::default()),

@@ -28,6 +28,7 @@ use super::LOST;
 #[cfg(feature = "replicate")]
 use super::changed::ChangedPages;
 use super::detect::{self, Guarantee};
+use super::direct::{self, DirectLog};
 use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::{self, Watch};
@@ -55,6 +56,8 @@ pub struct Mapped {
     writable: bool,
     /// Stores stay in this process: the file is only read.
     private: bool,
+    /// The way of the log past the page cache, where there is one.
+    direct: Option<DirectLog>,
     /// The mapping itself is the image of the heap: transactions store to it, too.
     shared: AtomicBool,
     /// Old pages for readers in other processes, if they may come.
@@ -145,6 +148,7 @@ impl Mapped {
             flush: true,
             writable,
             private: false,
+            direct: None,
             shared: AtomicBool::new(false),
             old_pages: None,
             #[cfg(feature = "replicate")]
@@ -167,6 +171,21 @@ impl Mapped {
     pub fn keeping_old_pages(mut self, old: Option<Arc<OldPages>>) -> Mapped {
         self.old_pages = old;
         self
+    }
+
+    /// Has the log of a file on a disk written past the page cache, if the file system can: what is appended is durable at once, and
+    /// hardening the log does nothing more. Not for what is neither redo nor checkpoint: only these leave the room that it needs
+    /// ([`Medium::log_gap`](super::Medium::log_gap)).
+    pub fn with_direct_log(mut self) -> Mapped {
+        if self.pages && self.guarantee.survives == detect::Survives::PowerFailure {
+            self.direct = DirectLog::open(&self.file);
+        }
+        self
+    }
+
+    /// Bytes behind the log's end that an append may overwrite.
+    pub(super) fn log_gap(&self) -> u64 {
+        if self.direct.is_some() { direct::GAP_BYTES } else { 0 }
     }
 
     /// The file as another process's snapshot has it: it is only read, and never through the mapping.
@@ -402,13 +421,26 @@ impl Mapped {
     pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {
         if self.pages {
             self.whole()?;
-            return self.file.write_all_at(source, offset).map_err(self.failed("write the log of"));
+            return self.append_page(offset, source);
         }
         debug_assert!(offset.is_multiple_of(64) && source.len().is_multiple_of(64));
         let target = self.at(offset, source.len() as u64);
         // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds.
         unsafe { log::nt_copy(target, source.as_ptr(), source.len()) };
         Ok(())
+    }
+
+    fn append_page(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let write_all = || self.file.write_all_at(source, offset).map_err(self.failed("write the log of"));
+        let Some(direct) = &self.direct else { return write_all() };
+        match direct.write(offset, source) {
+            Ok(true) => Ok(()),
+            Ok(false) => write_all().and_then(|()| self.sync()),
+            Err(error) => {
+                *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
+                Err(Error::Stopped { reason: format!("writing the log: {error}") })
+            }
+        }
     }
 
     #[inline(always)]
@@ -511,9 +543,20 @@ impl Mapped {
         if self.lost() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
     }
 
+    /// As [`Mapped::harden`], for the log alone.
+    #[inline(always)]
+    pub(super) fn harden_log(&self) -> Result<()> {
+        if self.direct.is_none() {
+            return self.harden();
+        }
+        if self.lost() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
+    }
+
     /// Checks that nobody has truncated the file: a write behind its end would make it longer, with zeros in between.
     fn whole(&self) -> Result<()> {
-        let bytes = self.file.metadata().map_err(self.failed("stat"))?.len();
+        // Not by its metadata: since Linux 6.13 the next write gives a file whose times were asked for new ones, which a sync writes.
+        let bytes =
+            rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|e| self.failed("seek in")(e.into()))?;
         if bytes < self.len() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
     }
 
@@ -543,9 +586,7 @@ impl Mapped {
             let mut place = hole;
             while place < after {
                 let piece = (after - place).min(ZEROS.len() as u64);
-                self.file
-                    .write_all_at(&ZEROS[..piece as usize], place)
-                    .map_err(self.failed("write the log of"))?;
+                self.append_page(place, &ZEROS[..piece as usize])?;
                 place += piece;
             }
             at = after;

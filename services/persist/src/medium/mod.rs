@@ -3,7 +3,8 @@
 //!
 //! - **Flow** append (log: past the caches) · store + write_back (home: through them) ──▶ [`Medium::harden`] ──▶ durable
 //! - **Domain** lines: non-temporal stores, write-back of cache lines, harden is a store fence.
-//!   pages: pwrite to the log, stores into a shared mapping of the file, harden is fdatasync
+//!   pages: stores into a shared mapping of the file, harden is fdatasync. The log is written past the page cache, where a write is durable
+//!   at once (`direct`), or else by pwrite
 //! - **Rule** nothing counts as durable before the harden that follows it, by the same thread, returned Ok. After a failed
 //!   fdatasync the kernel may call pages clean that never reached the disk: the pool stops and never retries
 //! - **Owner** the mapping and the descriptor live as long as the medium
@@ -12,6 +13,7 @@
 #[cfg(feature = "replicate")]
 pub(crate) mod changed;
 mod detect;
+mod direct;
 #[expect(unsafe_code, reason = "maps files and stores past the caches")]
 mod mapped;
 #[cfg(feature = "sim")]
@@ -215,6 +217,16 @@ impl Medium {
         }
     }
 
+    /// Bytes behind the end of an append that it may overwrite: a lane keeps them free of what counts.
+    pub fn log_gap(&self) -> u64 {
+        match self {
+            Medium::Mapped(mapped) => mapped.log_gap(),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(simulated) => simulated.log_gap(),
+            Medium::Striped(_) => 0,
+        }
+    }
+
     /// Stores to a place outside the log, through the caches.
     #[track_caller]
     #[inline]
@@ -308,8 +320,8 @@ impl Medium {
         self.harden_one()
     }
 
-    /// Makes durable what this thread appended to the log. With several devices, what was stored to its place may not be durable:
-    /// that takes [`Medium::harden`].
+    /// Makes durable what this thread appended to the log. What was stored to its place may not be durable: that takes
+    /// [`Medium::harden`].
     ///
     /// # Errors
     ///
@@ -322,7 +334,12 @@ impl Medium {
             return Ok(());
         }
         counters.hardens += 1;
-        self.harden_one()
+        match self {
+            Medium::Mapped(mapped) => mapped.harden_log(),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(simulated) => simulated.harden_log(),
+            Medium::Striped(_) => self.harden_one(),
+        }
     }
 
     #[track_caller]

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file of the simulator: the same calls as of a real one, on a device that crashes.
 //!
-//! - **Flow** lines: append is a non-temporal store, harden a fence. Pages: append is pwrite, harden is fdatasync. Both: store is
-//!   a store (through the mapping), read a load
+//! - **Flow** lines: append is a non-temporal store, harden a fence. Pages: append is pwrite, harden is fdatasync; past the page cache, append
+//!   is pwrite of whole sectors and a sync of these. All: store is a store (through the mapping), read a load
 //! - **Order** what each call makes durable is the device's (`sim`); calls are recorded as those of the pool's own code
 //! - **Owner** a pool that was stopped half-way may be interleaved: see [`Simulated::interleave`]
 
 use std::fmt;
+use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::detect::{Guarantee, Survives};
 use crate::error::{Error, Result};
 use crate::options::Domain;
 use crate::sim::{Memory, Mode};
+
+/// The least that a file's log is written in.
+const SECTOR_BYTES: u64 = 512;
 
 /// Work of another thread, done before a harden.
 type Work = Box<dyn FnOnce() + Send>;
@@ -21,6 +25,7 @@ type Work = Box<dyn FnOnce() + Send>;
 pub struct Simulated {
     memory: Memory,
     mode: Mode,
+    is_direct: bool,
     /// Hardens to come before the work is done, and the work.
     other: Mutex<Option<(u64, Work)>>,
 }
@@ -34,8 +39,8 @@ impl fmt::Debug for Simulated {
 impl Simulated {
     /// The device, as a pool's file.
     pub fn new(memory: Memory) -> Simulated {
-        let mode = memory.mode();
-        Simulated { memory, mode, other: Mutex::new(None) }
+        let (mode, is_direct) = (memory.mode(), memory.is_direct());
+        Simulated { memory, mode, is_direct, other: Mutex::new(None) }
     }
 
     /// Lets `work` happen right before the `nth` harden from now, from 1: what another thread gets done while this one has
@@ -69,6 +74,17 @@ impl Simulated {
 
     #[track_caller]
     pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {
+        if self.is_direct {
+            if let Some(work) = self.due() {
+                work();
+            }
+            // What the sector has before the bytes stays, and what it has behind them is lost.
+            let end = offset + source.len() as u64;
+            let spoilt = vec![0; (end.next_multiple_of(SECTOR_BYTES) - end) as usize];
+            let bytes = [source, &spoilt].concat();
+            self.memory.pwrite(offset, &bytes);
+            return self.memory.fdatasync_range(offset, bytes.len() as u64).map_err(stopped);
+        }
         if self.pages() {
             self.memory.pwrite(offset, source);
         } else {
@@ -102,9 +118,20 @@ impl Simulated {
         self.sync()
     }
 
+    /// As [`Simulated::harden`], for the log alone.
+    #[track_caller]
+    pub(super) fn harden_log(&self) -> Result<()> {
+        if self.is_direct { Ok(()) } else { self.harden() }
+    }
+
+    /// Bytes behind the log's end that an append may overwrite.
+    pub(super) fn log_gap(&self) -> u64 {
+        if self.is_direct { SECTOR_BYTES } else { 0 }
+    }
+
     #[track_caller]
     fn sync(&self) -> Result<()> {
-        self.memory.fdatasync().map_err(|error| Error::Stopped { reason: format!("fdatasync: {error}") })
+        self.memory.fdatasync().map_err(stopped)
     }
 
     #[track_caller]
@@ -124,4 +151,9 @@ impl Simulated {
         };
         Guarantee { survives: Survives::PowerFailure, domain, by, reason: "simulated".to_owned() }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn stopped(error: io::Error) -> Error {
+    Error::Stopped { reason: format!("fdatasync: {error}") }
 }

@@ -95,6 +95,14 @@ impl Config {
         self
     }
 
+    /// Has the log of pools on files written past the page cache: what is appended is durable at once, and makes nothing else durable.
+    pub fn direct(mut self) -> Self {
+        for device in &mut self.devices {
+            device.is_direct = device.mode == super::Mode::File;
+        }
+        self
+    }
+
     /// Selects the fdatasyncs that fail.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = faults;

@@ -68,8 +68,8 @@ impl Lints {
             Action::Fence if machine.has_memory() && machine.fence_is_idle(thread) => {
                 self.add(LintKind::RedundantFence, event.site, 1);
             }
-            Action::Fdatasync { device, .. } => {
-                let dirty = |k: &Key| k.device == device && k.kind != Kind::Limbo;
+            Action::Fdatasync { device, within, .. } => {
+                let dirty = |k: &Key| k.device == device && k.kind != Kind::Limbo && k.is_within(within);
                 if !machine.uncertain().iter().any(|(key, _)| dirty(key)) {
                     self.add(LintKind::RedundantFence, event.site, 1);
                 }

@@ -65,6 +65,16 @@ pub(crate) struct Key {
     pub(crate) owner: u32,
 }
 
+impl Key {
+    /// Returns true if a sync of these bytes is about this slot of a file.
+    pub(crate) fn is_within(&self, range: Option<(u64, u64)>) -> bool {
+        range.is_none_or(|(offset, len)| {
+            let cells = cells(offset, len, self.kind.size());
+            matches!(self.kind, Kind::Size) || cells.clone().contains(&self.cell)
+        })
+    }
+}
+
 /// A write, or the part of it that lies in one slot's cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
@@ -258,8 +268,10 @@ impl<'t> Machine<'t> {
                 let words = self.words.remove(&thread).unwrap_or_default();
                 self.make_certain(lines.into_iter().chain(words.into_iter().map(|key| (key, u64::MAX))));
             }
-            Action::Fdatasync { device, succeeded: true } => {
-                let own = |k: &Key| k.kind != Kind::Word || k.owner == KERNEL || k.owner == thread;
+            Action::Fdatasync { device, succeeded: true, within } => {
+                let own = |k: &Key| {
+                    (k.kind != Kind::Word || k.owner == KERNEL || k.owner == thread) && k.is_within(within)
+                };
                 let keys: Vec<Key> = self
                     .slots
                     .keys()
@@ -267,9 +279,11 @@ impl<'t> Machine<'t> {
                     .copied()
                     .collect();
                 self.make_certain(keys.into_iter().map(|key| (key, u64::MAX)));
-                self.cut.retain(|(d, _)| *d != device);
+                if within.is_none() {
+                    self.cut.retain(|(d, _)| *d != device);
+                }
             }
-            Action::Fdatasync { device, succeeded: false } => self.fail(device, number),
+            Action::Fdatasync { device, succeeded: false, .. } => self.fail(device, number),
             Action::Begin { step } => self.in_flight.push(step),
             Action::Done { step } => {
                 self.in_flight.retain(|s| *s != step);

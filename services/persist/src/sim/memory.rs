@@ -37,6 +37,11 @@ impl Memory {
         self.world.lock().devices[self.device as usize].mode
     }
 
+    /// Returns true if the log of a pool on this device is written past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.world.lock().devices[self.device as usize].is_direct
+    }
+
     /// The machine that it belongs to.
     pub fn world(&self) -> &World {
         &self.world
@@ -177,6 +182,20 @@ impl Memory {
     /// `EIO`, where [`World::fail_fdatasync`] or [`Faults`](super::Faults) asked for it.
     #[track_caller]
     pub fn fdatasync(&self) -> io::Result<()> {
+        self.sync(None)
+    }
+
+    /// Makes durable what was written to a part of this device, its size included: what a write with `O_DSYNC` does at its end.
+    ///
+    /// # Errors
+    /// As [`Memory::fdatasync`].
+    #[track_caller]
+    pub fn fdatasync_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.sync(Some((offset, len)))
+    }
+
+    #[track_caller]
+    fn sync(&self, within: Option<(u64, u64)>) -> io::Result<()> {
         const EIO: i32 = 5;
         let site = self.site(Call::Fdatasync);
         let mut state = self.world.lock();
@@ -185,7 +204,7 @@ impl Memory {
         }
         state.counters.fdatasyncs += 1;
         let succeeded = state.failing != Some(state.counters.fdatasyncs);
-        state.record(site, Action::Fdatasync { device: self.device, succeeded }, &[]);
+        state.record(site, Action::Fdatasync { device: self.device, succeeded, within }, &[]);
         if succeeded { Ok(()) } else { Err(io::Error::from_raw_os_error(EIO)) }
     }
 

@@ -120,6 +120,8 @@ pub enum Action {
         device: u32,
         /// True if it succeeded; if not, what was dirty is lost or not, and no longer dirty.
         succeeded: bool,
+        /// First byte and length of the part that it was about; `None`: all.
+        within: Option<(u64, u64)>,
     },
     /// The file's size changed.
     SetLen {
@@ -168,9 +170,13 @@ impl fmt::Display for Event {
                 write!(f, "{thread} {name} device {device}, {len} bytes at {offset:#x}, {at}")
             }
             Action::Fence => write!(f, "{thread} {name}, {at}"),
-            Action::Fdatasync { device, succeeded } => {
+            Action::Fdatasync { device, succeeded, within } => {
+                write!(f, "{thread} {name} device {device}")?;
+                if let Some((offset, len)) = within {
+                    write!(f, ", {len} bytes at {offset:#x}")?;
+                }
                 let end = if succeeded { "" } else { " FAILED (injected)" };
-                write!(f, "{thread} {name} device {device}{end}, {at}")
+                write!(f, "{end}, {at}")
             }
             Action::SetLen { device, len } => {
                 write!(f, "{thread} {name} device {device} to {len} bytes, {at}")

@@ -39,13 +39,14 @@ pub enum Mode {
 pub struct Device {
     pub(crate) name: String,
     pub(crate) mode: Mode,
+    pub(crate) is_direct: bool,
     pub(crate) content: Pages,
 }
 
 impl Device {
     /// A device of `len` bytes of zero.
     pub fn new(name: &str, mode: Mode, len: u64) -> Self {
-        Device { name: name.to_owned(), mode, content: Pages::new(len) }
+        Device { name: name.to_owned(), mode, is_direct: false, content: Pages::new(len) }
     }
 
     /// A device that holds `bytes`, durably.

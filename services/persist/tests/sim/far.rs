@@ -132,6 +132,7 @@ fn few(config: Config) -> Config {
 fn crashes_in_a_file() {
     crashes(Mode::File, 1, Durability::Sync, few);
     crashes(Mode::File, 2, Durability::Group, few);
+    crashes(Mode::File, 2, Durability::Group, |config| few(config).direct());
 }
 
 #[test]

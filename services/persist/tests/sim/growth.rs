@@ -62,7 +62,9 @@ fn looks_right(world: &World, options: &Options, acked: u64, begun: u64) -> Resu
 
 #[test]
 fn crashes_while_the_heap_gets_another_part() {
-    for mechanism in [Mechanism::Redo, Mechanism::Checkpoint] {
+    for (mechanism, direct) in
+        [(Mechanism::Redo, true), (Mechanism::Redo, false), (Mechanism::Checkpoint, true)]
+    {
         let options = Options {
             heap_bytes: PART_BYTES,
             max_bytes: 4 * PART_BYTES,
@@ -73,6 +75,7 @@ fn crashes_while_the_heap_gets_another_part() {
             ..Options::default()
         };
         let config = Config::new(Device::new("pool", Mode::File, 0)).exhaustive(12).samples(4);
+        let config = if direct { config.direct() } else { config };
         let report = explore(
             &config,
             |world, acks| {

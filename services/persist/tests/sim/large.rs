@@ -145,6 +145,7 @@ fn more(config: Config) -> Config {
 #[test]
 fn crashes_in_a_file() {
     crashes(Mechanism::Redo, Mode::File, 1..STEPS.len(), few);
+    crashes(Mechanism::Redo, Mode::File, 1..STEPS.len(), |config| few(config).direct());
     crashes(Mechanism::Undo, Mode::File, 1..STEPS.len(), fewest);
 }
 

@@ -147,7 +147,10 @@ type Migrate = fn(&mut Pool) -> Result<(), Error>;
 type Holds = fn(&Pool) -> Result<Vec<(u64, u64, Vec<u64>)>, Error>;
 
 fn crashed(mode: Mode, options: &Options, migrate: Migrate, holds: Holds) {
-    let config = Config::new(Device::new("pool", mode, 0)).exhaustive(8).samples(4);
+    let mut config = Config::new(Device::new("pool", mode, 0)).exhaustive(8).samples(4);
+    if matches!(options.mechanism, Mechanism::Redo | Mechanism::Checkpoint) {
+        config = config.direct(); // of a file
+    }
     let check = |world: &World| {
         let mut pool = pool::open(&world.memory(0), options).map_err(|error| error.to_string())?;
         migrate(&mut pool).map_err(|error| error.to_string())?;

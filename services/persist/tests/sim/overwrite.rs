@@ -110,7 +110,10 @@ fn state(pool: &Pool, shape: Shape) -> Result<u64, String> {
 
 fn crashes(mechanism: Mechanism, mode: Mode, durability: Durability, shape: Shape) {
     let options = options(mechanism);
-    let config = Config::new(Device::new("pool", mode, 0)).exhaustive(4).samples(2);
+    let mut config = Config::new(Device::new("pool", mode, 0)).exhaustive(4).samples(2);
+    if mechanism == Mechanism::Checkpoint {
+        config = config.direct(); // of a file
+    }
     let report = explore(
         &config,
         |world, acks| {

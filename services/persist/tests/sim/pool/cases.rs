@@ -16,6 +16,7 @@ type Check = Box<dyn Fn(&World, &[u64], &[u64]) -> Result<(), String>>;
 /// A workload on a machine, and the check of what its crashes leave.
 pub struct Case {
     pub name: String,
+    pub kind: (Mechanism, Mode),
     pub config: Config,
     pub workload: Workload,
     pub check: Check,
@@ -28,10 +29,16 @@ impl Case {
         let runs = script.clone();
         Case {
             name,
+            kind: (script.mechanism, script.mode),
             config,
             workload: Box::new(move |world, acks| runs.run(world, acks)),
             check: Box::new(move |world, acked, in_flight| script.check(world, acked, in_flight)),
         }
+    }
+
+    /// Returns true if its log can also be written past the page cache.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.kind, (Mechanism::Redo | Mechanism::Checkpoint, Mode::File))
     }
 
     /// Explores it, differently configured.

@@ -2,7 +2,7 @@
 //! Crashes at every fence and sync of every case, and in its recovery.
 
 use memlift_persist::Mechanism;
-use memlift_persist::sim::{Faults, Mode};
+use memlift_persist::sim::{Config, Faults, Mode};
 
 use super::cases::{Case, cases};
 use super::script::{LATER, SYNC, Script, Step};
@@ -11,8 +11,15 @@ use Step::{Add, Batch, Pop, Push, Reopen};
 pub const MODES: [Mode; 3] = [Mode::Lines, Mode::Eadr, Mode::File];
 
 fn consistent(case: &Case, faults: Faults) {
+    explored(case, |config| config.faults(faults));
+    if case.is_direct() {
+        explored(case, |config| config.faults(faults).direct());
+    }
+}
+
+fn explored(case: &Case, change: impl FnOnce(Config) -> Config) {
     let started = std::time::Instant::now();
-    let report = case.explore(|config| config.faults(faults));
+    let report = case.explore(change);
     println!("{}, {:?}: {report}", case.name, started.elapsed());
     if let Some(finding) = report.finding {
         panic!("{}: {finding}", case.name);

@@ -222,6 +222,7 @@ pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
         let config = Config::new(Device::new("pool", mode, 0));
         Case {
             name: format!("{name} {mechanism:?} {mode:?}"),
+            kind: (mechanism, mode),
             config: config.exhaustive(8 * effort).samples(effort).recovery_depth(1),
             workload: Box::new(move |world, acks| workload(world, acks, mechanism, pads, &script)),
             check: Box::new(move |world, acked, in_flight| check(world, acked, in_flight, mechanism)),
