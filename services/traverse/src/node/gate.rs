@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The gate of a replicated node: no answer leaves before the backup has everything that the answer tells of.
 //!
-//! - **Flow** the writer records a change ([`Gate::record`]): it gets the next position, and waits for the thread that sends records to the
-//!   backup. A shard takes the position after the last load of a turn, and sends the turn's packets once the backup has the records
-//!   up to there ([`Gate::is_passed`])
+//! - **Flow** the writer records a change ([`Gate::record`]): it gets the next position, and waits to be sent to the backup. A shard takes the
+//!   position after the last load of a turn, sends the records itself if that cannot block ([`Gate::push`]; else a thread of the
+//!   primary does), and sends the turn's packets once the backup has the records up to there ([`Gate::is_passed`])
 //! - **Order** positions are given under the writer's lock, and a shard takes its position under it. So a walk that has seen a change has a
 //!   position behind the change's record
 //! - **Rule** reads: while a backup may be listed, a packet leaves only if the node's lease held after the last load. Changes need no clock:
@@ -12,6 +12,8 @@
 //!   load ([`Gate::ask`]). A backup that has taken over answers nothing, so this needs no clock
 //! - **Not here** the connection to the backup (`replica`), the order of the copies (`map/replicas`)
 
+use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +23,13 @@ use crate::map::lease::Lease;
 
 /// Bytes of records that may wait for a backup. A backup that falls back further is given up.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of records that a shard sends itself, and messages without an answer up to which it does: together less than the least buffer of a
+/// socket, so that it never waits for the backup to read.
+const PUSH_BYTES_MAX: usize = 2 << 10;
+const PUSH_MESSAGES_MAX: u64 = 4;
+/// Waiting records for which the thread that sends them is woken at once.
+const FILLED_BYTES: usize = 64 << 10;
 
 /// Value of `acknowledged` while no backup may be listed: the node answers alone.
 const ALONE: u64 = u64::MAX;
@@ -34,6 +43,14 @@ struct Queue {
     is_open: bool,
     /// True if a message must be sent although there are no records.
     is_asked: bool,
+    /// True if a shard has left the records to the thread.
+    is_left: bool,
+}
+
+/// The way to the backup.
+pub(super) trait Outlet: Send + fmt::Debug {
+    /// Sends a batch of records, in messages that it numbers ([`Gate::begin_message`]); an empty batch is one message.
+    fn send(&mut self, gate: &Gate, records: &[u8]) -> io::Result<()>;
 }
 
 /// See the module's header.
@@ -50,6 +67,8 @@ pub(super) struct Gate {
     /// True once another copy has taken over, or may have.
     is_replaced: AtomicBool,
     lease: Arc<Lease>,
+    /// Locked before the queue, and until what was taken from it is sent: batches keep their order.
+    outlet: Mutex<Option<Box<dyn Outlet>>>,
     queue: Mutex<Queue>,
     filled: Condvar,
     /// Number of shards that sleep until packets may leave.
@@ -66,6 +85,7 @@ impl Gate {
             answered: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
             lease,
+            outlet: Mutex::default(),
             queue: Mutex::default(),
             filled: Condvar::new(),
             asleep: Mutex::default(),
@@ -89,7 +109,9 @@ impl Gate {
             if queue.bytes.len() > QUEUE_BYTES_MAX {
                 *queue = Queue::default();
             }
-            self.filled.notify_one();
+            if !queue.is_open || (start..queue.bytes.len()).contains(&FILLED_BYTES) {
+                self.filled.notify_one();
+            }
         }
         self.position.fetch_add(1, Ordering::SeqCst);
     }
@@ -101,21 +123,33 @@ impl Gate {
 
     /// From now on records wait for a backup. Returns the position of the first one. Call it under the writer's lock.
     pub(super) fn open(&self) -> u64 {
-        *self.queue() = Queue { bytes: Vec::new(), is_open: true, is_asked: false };
+        *self.outlet() = None; // of a connection that ended while its snapshot was sent
+        *self.queue() = Queue { is_open: true, ..Queue::default() };
         self.position()
     }
 
-    /// Ends the queue: records are numbered and dropped.
+    /// From now on records may be sent: what the backup needs before them has been.
+    pub(super) fn connect(&self, outlet: Box<dyn Outlet>) {
+        *self.outlet() = Some(outlet);
+    }
+
+    fn outlet(&self) -> MutexGuard<'_, Option<Box<dyn Outlet>>> {
+        self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the queue: records are numbered and dropped. The connection must have ended, so that nobody sends for long.
     pub(super) fn close(&self) {
+        *self.outlet() = None;
         *self.queue() = Queue::default();
         self.filled.notify_all();
     }
 
-    /// Has a message sent to the backup; returns the number of one that begins from now on. Call it after the last load.
+    /// Has [`Gate::push`] send a message although there are no records; returns the number of one that begins from now on. Call it after the
+    /// last load.
     pub(super) fn ask(&self) -> u64 {
         let wanted = self.begun.load(Ordering::SeqCst) + 1;
-        self.queue().is_asked = true;
-        self.filled.notify_one();
+        let mut queue = self.queue();
+        queue.is_asked = queue.is_open;
         wanted
     }
 
@@ -154,21 +188,62 @@ impl Gate {
         }
     }
 
-    /// Takes the waiting records; waits up to `at_most` for the first one, or for [`Gate::ask`]. Returns `None` if the queue was closed.
-    pub(super) fn take(&self, at_most: Duration) -> Option<Vec<u8>> {
+    /// Waits until there is much to send, or a shard cannot send it, and at most `at_most`. Returns true if nothing waits to be sent, and
+    /// `None` if the queue was closed.
+    pub(super) fn wait(&self, at_most: Duration) -> Option<bool> {
         let until = Instant::now() + at_most;
         let mut queue = self.queue();
-        loop {
-            if !queue.is_open {
-                return None;
-            }
+        while queue.is_open && !queue.is_left && queue.bytes.len() < FILLED_BYTES {
             let left = until.saturating_duration_since(Instant::now());
-            if !queue.bytes.is_empty() || queue.is_asked || left.is_zero() {
-                queue.is_asked = false;
-                return Some(std::mem::take(&mut queue.bytes));
+            if left.is_zero() {
+                break;
             }
             queue = self.filled.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        queue.is_left = false;
+        queue.is_open.then_some(queue.bytes.is_empty())
+    }
+
+    /// Sends the waiting records, or an empty message if there are none; waits for the backup to read if it must.
+    pub(super) fn send(&self) -> io::Result<()> {
+        self.send_by(&mut self.outlet())
+    }
+
+    fn send_by(&self, outlet: &mut Option<Box<dyn Outlet>>) -> io::Result<()> {
+        let Some(open) = outlet else { return Err(io::ErrorKind::NotConnected.into()) };
+        let records = {
+            let mut queue = self.queue();
+            queue.is_asked = false;
+            std::mem::take(&mut queue.bytes)
+        };
+        let sent = open.send(self, &records);
+        if sent.is_err() {
+            *outlet = None; // a part of a message may be on the way
+        }
+        sent
+    }
+
+    /// Sends the waiting records at once if that cannot block; else the thread does that waits for them ([`Gate::wait`]).
+    pub(super) fn push(&self) {
+        loop {
+            let queue = self.queue();
+            if !queue.is_open || (queue.bytes.is_empty() && !queue.is_asked) {
+                return;
+            }
+            let is_little = queue.bytes.len() <= PUSH_BYTES_MAX;
+            drop(queue);
+            let unanswered = self.messages().saturating_sub(self.answered.load(Ordering::SeqCst));
+            // Whoever has the outlet may have taken records before these.
+            if !is_little || unanswered >= PUSH_MESSAGES_MAX {
+                break;
+            }
+            let Ok(mut outlet) = self.outlet.try_lock() else { break };
+            if self.send_by(&mut outlet).is_err() {
+                break;
+            }
+        }
+        self.queue().is_left = true;
+        self.filled.notify_one();
     }
 
     /// From now on answers wait for the backup, which has `acknowledged` records. Call it under the writer's lock; the backup may be
@@ -244,10 +319,11 @@ mod tests {
         gate.acknowledge(1);
         gate.acknowledge(u64::MAX);
         assert!(gate.is_passed(2, 0) && !gate.is_passed(3, 0));
-        assert!(!gate.take(Duration::ZERO).expect("open").is_empty());
+        assert_eq!(gate.wait(Duration::ZERO), Some(false));
         gate.close();
         gate.record(&entry(3));
-        assert!(gate.take(Duration::from_secs(1)).is_none());
+        assert_eq!(gate.wait(Duration::from_secs(1000)), None);
+        assert!(gate.send().is_err());
         assert!(!gate.is_passed(3, 0), "a backup that is gone is listed until etcd says otherwise");
         gate.release();
         assert!(gate.is_passed(3, 0));
@@ -255,6 +331,69 @@ mod tests {
         assert!(gate.is_passed(3, 0), "late words of the old backup");
         gate.replace();
         assert!(gate.is_fenced());
+    }
+
+    /// Keeps the batches that it is given.
+    #[derive(Clone, Debug, Default)]
+    struct Sent {
+        batches: Arc<Mutex<Vec<Vec<u8>>>>,
+        fails: bool,
+    }
+
+    impl Outlet for Sent {
+        fn send(&mut self, gate: &Gate, records: &[u8]) -> io::Result<()> {
+            gate.begin_message();
+            self.batches.lock().expect("kept").push(records.to_vec());
+            if self.fails { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn shards_send_what_cannot_block_and_leave_the_rest() {
+        let (gate, sent) = (Gate::new(Arc::new(Lease::default())), Sent::default());
+        let count = || sent.batches.lock().expect("kept").len();
+        gate.push();
+        gate.open();
+        gate.record(&entry(1));
+        gate.push();
+        assert_eq!(
+            (count(), gate.wait(Duration::from_secs(1000))),
+            (0, Some(false)),
+            "the snapshot is on its way"
+        );
+        gate.connect(Box::new(sent.clone()));
+        gate.push();
+        gate.push();
+        assert_eq!(count(), 1, "nothing waits any more");
+        for value in 1..20 {
+            gate.record(&entry(value));
+            gate.push();
+        }
+        assert_eq!(count() as u64, PUSH_MESSAGES_MAX, "the backup answers nothing");
+        assert_eq!(gate.wait(Duration::from_secs(1000)), Some(false));
+        gate.send().expect("sent");
+        gate.confirm(gate.messages());
+        assert_eq!(gate.wait(Duration::ZERO), Some(true));
+        let all: usize = sent.batches.lock().expect("kept").iter().map(Vec::len).sum();
+        let one = sent.batches.lock().expect("kept")[0].len();
+        assert_eq!(all, 20 * one, "each record once");
+        for _ in 0..=PUSH_BYTES_MAX / one {
+            gate.record(&entry(0));
+        }
+        let before = count();
+        gate.push();
+        assert_eq!((count(), gate.wait(Duration::from_secs(1000))), (before, Some(false)), "much at once");
+        gate.connect(Box::new(Sent { fails: true, ..sent.clone() }));
+        assert!(
+            gate.send().is_err() && gate.send().is_err() && count() == before + 1,
+            "nothing behind a part of a message"
+        );
+        gate.close();
+        gate.record(&entry(1));
+        gate.push();
+        gate.connect(Box::new(sent.clone()));
+        gate.open();
+        assert!(gate.send().is_err(), "the outlet of a connection before");
     }
 
     #[test]
@@ -266,12 +405,12 @@ mod tests {
         gate.hold(0);
         // This message was begun before the load.
         gate.begin_message();
-        let wanted = gate.ask();
-        assert!(gate.take(Duration::from_secs(1000)).expect("open").is_empty(), "it is sent at once");
-        assert!(gate.is_passed(0, 0) && !gate.is_passed(0, wanted));
+        let (wanted, sent) = (gate.ask(), Sent::default());
         gate.confirm(gate.messages());
-        assert!(!gate.is_passed(0, wanted));
-        gate.begin_message();
+        assert!(gate.is_passed(0, 0) && !gate.is_passed(0, wanted));
+        gate.connect(Box::new(sent.clone()));
+        gate.push();
+        assert_eq!(*sent.batches.lock().expect("kept"), [[0; 0]], "it is sent at once");
         gate.confirm(gate.messages());
         gate.confirm(1);
         assert!(gate.is_passed(0, wanted));

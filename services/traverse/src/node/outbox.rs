@@ -114,6 +114,7 @@ impl Shard {
                 gate.position()
             };
             let message = if std::mem::take(&mut self.outbox.is_confirmed) { gate.ask() } else { 0 };
+            gate.push();
             let turn = std::mem::take(&mut self.outbox);
             if self.held.bytes + turn.bytes.len() > HELD_BYTES_MAX {
                 // Clients repeat their requests.

@@ -6,7 +6,7 @@
 //! - **Order** answers wait from before the request to list the backup is sent until after the answer that none is listed has come. What
 //!   became of a request is read from etcd before anything passes
 //! - **Owner** one thread accepts connections, and serves one at a time; the others wait until that one ends. Two more threads per connection send
-//!   and receive
+//!   and receive; records that fit into the socket's buffer are sent by the shards ([`Gate::push`])
 //! - **Peer** everything that the other side sends is checked; a peer that breaks the rules is cut off
 
 use std::io;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::message::{CHUNK_BYTES, FromBackup, FromPrimary, VERSION, address_of};
 use crate::map::frame::{Frames, Protocol, Side};
 use crate::map::{Address, BackupOrder, MapError, Member, Secret};
-use crate::node::gate::Gate;
+use crate::node::gate::{Gate, Outlet};
 use crate::node::log::Durability;
 use crate::node::snapshot::Snapshot;
 use crate::node::{Node, locked};
@@ -76,7 +76,7 @@ struct Inner {
     gate: Arc<Gate>,
     options: PrimaryOptions,
     /// Epoch in which the copies were listed last.
-    epoch: AtomicU64,
+    epoch: Arc<AtomicU64>,
     state: Mutex<BackupState>,
     stop: AtomicBool,
 }
@@ -94,7 +94,7 @@ impl Primary {
         options: PrimaryOptions,
     ) -> io::Result<Primary> {
         listener.set_nonblocking(true)?;
-        let epoch = AtomicU64::new(member.shared().map().epoch());
+        let epoch = Arc::new(AtomicU64::new(member.shared().map().epoch()));
         let (state, stop) = (Mutex::default(), AtomicBool::new(false));
         let inner = Arc::new(Inner { node, member, gate, options, epoch, state, stop });
         let runs = inner.clone();
@@ -143,6 +143,30 @@ impl Connection<'_> {
         self.is_over.store(true, Ordering::SeqCst);
         // Fails only if the connection has ended already.
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The connection's sending half, once the snapshot is sent.
+#[derive(Debug)]
+struct Records {
+    frames: Frames<TcpStream>,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Outlet for Records {
+    fn send(&mut self, gate: &Gate, records: &[u8]) -> io::Result<()> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let none = records.is_empty().then_some(records);
+        for bytes in records.chunks(CHUNK_BYTES).chain(none) {
+            gate.begin_message();
+            let sent = self.frames.send(&FromPrimary::Records { epoch, bytes: bytes.to_vec() }.encode());
+            if sent.is_err() {
+                // The threads of the connection end, whoever sent this.
+                let _ = self.frames.stream().shutdown(Shutdown::Both);
+                return sent;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -237,7 +261,7 @@ impl Inner {
                 let _ = out
                     .send(&begin.encode())
                     .and_then(|()| self.send_snapshot(&mut out, snapshot))
-                    .and_then(|()| self.send_records(&mut out, connection));
+                    .and_then(|()| self.send_records(out, connection));
                 connection.end();
             });
             scope.spawn(move || {
@@ -280,22 +304,16 @@ impl Inner {
         out.send(&FromPrimary::Complete.encode())
     }
 
-    fn send_records(&self, out: &mut Frames<TcpStream>, connection: &Connection<'_>) -> io::Result<()> {
+    fn send_records(&self, frames: Frames<TcpStream>, connection: &Connection<'_>) -> io::Result<()> {
+        self.gate.connect(Box::new(Records { frames, epoch: self.epoch.clone() }));
         // A message without records says that this side is there, and asks the backup for the same.
         let beat = self.options.patience / 4;
-        while !connection.is_over.load(Ordering::SeqCst)
-            && let Some(records) = self.gate.take(beat)
-        {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let chunks = records.chunks(CHUNK_BYTES).map(<[u8]>::to_vec);
-            let none = records.is_empty().then(Vec::new);
-            if records.is_empty() {
+        while !connection.is_over.load(Ordering::SeqCst) {
+            self.gate.send()?;
+            let Some(is_idle) = self.gate.wait(beat) else { break };
+            if is_idle {
                 // Logs the clock, so that the backup knows how new its copy is. A log that fails stops the node at its next change.
                 let _ = self.node.writer().commit();
-            }
-            for bytes in chunks.chain(none) {
-                self.gate.begin_message();
-                out.send(&FromPrimary::Records { epoch, bytes }.encode())?;
             }
         }
         Ok(())
@@ -366,6 +384,7 @@ impl Inner {
             self.gate.hold(has())
         };
         self.gate.acknowledge(has());
+        self.gate.push();
         while goes_on() && has() < all {
             std::thread::sleep(PAUSE / 5);
         }
