@@ -12,9 +12,15 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use super::MapError;
 use super::encode::MAP_BYTES_MAX;
+use crate::transport::udp::timespec;
 
 /// Most bytes of a key file. It holds 64 digits and perhaps a line end.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
@@ -204,15 +210,26 @@ impl<S: Read + Write> Frames<S> {
     /// Errors of the stream (`UnexpectedEof`: the other side is gone), or `InvalidData`
     pub fn receive(&mut self) -> io::Result<Vec<u8>> {
         self.fill(COUNT_BYTES)?;
-        let count = u32::from_le_bytes(*self.arrived.first_chunk().expect("filled")) as usize;
+        let end = self.end()?.expect("filled");
+        self.fill(end)?;
+        self.take(end)
+    }
+
+    /// Returns the end of the next frame in what has arrived, with its MAC; `None` if that is not known yet.
+    fn end(&self) -> io::Result<Option<usize>> {
+        let Some(count) = self.arrived.first_chunk() else { return Ok(None) };
+        let count = u32::from_le_bytes(*count) as usize;
         if count > if self.side == Side::Server { REQUEST_BYTES_MAX } else { ANSWER_BYTES_MAX } {
             return Err(broken("a frame is longer than any message"));
         }
-        let end = COUNT_BYTES + count;
-        self.fill(end + MAC_BYTES)?;
-        let payload = self.arrived[COUNT_BYTES..end].to_vec();
-        let mac: [u8; MAC_BYTES] = self.arrived[end..end + MAC_BYTES].try_into().expect("filled");
-        self.arrived.drain(..end + MAC_BYTES);
+        Ok(Some(COUNT_BYTES + count + MAC_BYTES))
+    }
+
+    /// Takes the frame that ends there out of what has arrived.
+    fn take(&mut self, end: usize) -> io::Result<Vec<u8>> {
+        let payload = self.arrived[COUNT_BYTES..end - MAC_BYTES].to_vec();
+        let mac: [u8; MAC_BYTES] = self.arrived[end - MAC_BYTES..end].try_into().expect("as long");
+        self.arrived.drain(..end);
         let from = if self.side == Side::Server { Side::Client } else { Side::Server };
         // Hashes are compared in constant time.
         if self.mac(from, self.received, &payload) != blake3::Hash::from_bytes(mac) {
@@ -249,6 +266,37 @@ impl<S: Read + Write> Frames<S> {
 }
 
 impl Frames<TcpStream> {
+    /// Receives the next frame if it comes within this time; a part of one stays for the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Frames::receive`]
+    pub fn receive_within(&mut self, at_most: Duration) -> io::Result<Option<Vec<u8>>> {
+        let until = Instant::now() + at_most;
+        loop {
+            if let Some(end) = self.end()?.filter(|end| *end <= self.arrived.len()) {
+                return self.take(end).map(Some);
+            }
+            if !at_most.is_zero() {
+                let left = until.saturating_duration_since(Instant::now());
+                let mut descriptors = [PollFd::new(&self.stream, PollFlags::IN)];
+                match rustix::event::poll(&mut descriptors, Some(&timespec(left))) {
+                    Ok(0) => return Ok(None),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            let mut part = [0; READ_BYTES];
+            match rustix::net::recv(&self.stream, &mut part, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((count, _)) => self.arrived.extend_from_slice(&part[..count]),
+                Err(Errno::AGAIN) if at_most.is_zero() => return Ok(None),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Splits a connection: one half is for sending only, the other for receiving only.
     ///
     /// # Errors

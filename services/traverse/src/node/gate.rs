@@ -3,7 +3,8 @@
 //!
 //! - **Flow** the writer records a change ([`Gate::record`]): it gets the next position, and waits to be sent to the backup. A shard takes the
 //!   position after the last load of a turn, sends the records itself if that cannot block ([`Gate::push`]; else a thread of the
-//!   primary does), and sends the turn's packets once the backup has the records up to there ([`Gate::is_passed`])
+//!   primary does), receives what the backup has ([`Gate::sleep`]), and sends the turn's packets once that is enough
+//!   ([`Gate::is_passed`])
 //! - **Order** positions are given under the writer's lock, and a shard takes its position under it. So a walk that has seen a change has a
 //!   position behind the change's record
 //! - **Rule** reads: while a backup may be listed, a packet leaves only if the node's lease held after the last load. Changes need no clock:
@@ -28,6 +29,8 @@ const QUEUE_BYTES_MAX: usize = 256 << 20;
 /// socket, so that it never waits for the backup to read.
 const PUSH_BYTES_MAX: usize = 2 << 10;
 const PUSH_MESSAGES_MAX: u64 = 4;
+/// Time between two looks for messages while shards receive them.
+const LOOK: Duration = Duration::from_millis(5);
 /// Waiting records for which the thread that sends them is woken at once.
 const FILLED_BYTES: usize = 64 << 10;
 
@@ -53,6 +56,12 @@ pub(super) trait Outlet: Send + fmt::Debug {
     fn send(&mut self, gate: &Gate, records: &[u8]) -> io::Result<()>;
 }
 
+/// The way back from the backup.
+pub(super) trait Inlet: Send + fmt::Debug {
+    /// Receives a message and notes what the backup has ([`Gate::acknowledge`], [`Gate::confirm`]); waits for it at most this long.
+    fn receive(&mut self, gate: &Gate, at_most: Duration) -> io::Result<()>;
+}
+
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -69,6 +78,10 @@ pub(super) struct Gate {
     lease: Arc<Lease>,
     /// Locked before the queue, and until what was taken from it is sent: batches keep their order.
     outlet: Mutex<Option<Box<dyn Outlet>>>,
+    /// Locked by the one thread that receives.
+    inlet: Mutex<Option<Box<dyn Inlet>>>,
+    /// True if a shard has received, or would have.
+    shards_receive: AtomicBool,
     queue: Mutex<Queue>,
     filled: Condvar,
     /// Number of shards that sleep until packets may leave.
@@ -86,6 +99,8 @@ impl Gate {
             is_replaced: AtomicBool::new(false),
             lease,
             outlet: Mutex::default(),
+            inlet: Mutex::default(),
+            shards_receive: AtomicBool::new(false),
             queue: Mutex::default(),
             filled: Condvar::new(),
             asleep: Mutex::default(),
@@ -124,6 +139,7 @@ impl Gate {
     /// From now on records wait for a backup. Returns the position of the first one. Call it under the writer's lock.
     pub(super) fn open(&self) -> u64 {
         *self.outlet() = None; // of a connection that ended while its snapshot was sent
+        *self.inlet() = None;
         *self.queue() = Queue { is_open: true, ..Queue::default() };
         self.position()
     }
@@ -133,6 +149,30 @@ impl Gate {
         *self.outlet() = Some(outlet);
     }
 
+    /// From now on [`Gate::receive`] receives, as do shards that wait.
+    pub(super) fn listen(&self, inlet: Box<dyn Inlet>) {
+        *self.inlet() = Some(inlet);
+    }
+
+    fn inlet(&self) -> MutexGuard<'_, Option<Box<dyn Inlet>>> {
+        self.inlet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives messages for the shards, for about this long: while shards receive themselves, it looks now and then.
+    pub(super) fn receive(&self, at_most: Duration) -> io::Result<()> {
+        let wait = match self.shards_receive.swap(false, Ordering::Relaxed) {
+            true => {
+                std::thread::sleep(LOOK.min(at_most));
+                Duration::ZERO
+            }
+            false => at_most,
+        };
+        match &mut *self.inlet() {
+            Some(inlet) => inlet.receive(self, wait),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     fn outlet(&self) -> MutexGuard<'_, Option<Box<dyn Outlet>>> {
         self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,6 +180,7 @@ impl Gate {
     /// Ends the queue: records are numbered and dropped. The connection must have ended, so that nobody sends for long.
     pub(super) fn close(&self) {
         *self.outlet() = None;
+        *self.inlet() = None;
         *self.queue() = Queue::default();
         self.filled.notify_all();
     }
@@ -169,8 +210,23 @@ impl Gate {
         self.wake();
     }
 
-    /// Sleeps until packets of this position may leave that ask for an answer to this message, and at most `at_most`.
+    /// Waits until packets of this position may leave that ask for an answer to this message, and at most `at_most`. One shard of those that
+    /// wait receives for all.
     pub(super) fn sleep(&self, position: u64, message: u64, at_most: Duration) {
+        self.shards_receive.store(true, Ordering::Relaxed);
+        if let Ok(mut inlet) = self.inlet.try_lock()
+            && let Some(open) = &mut *inlet
+        {
+            if !self.is_passed(position, message)
+                && !self.is_replaced()
+                && open.receive(self, at_most).is_err()
+            {
+                *inlet = None; // the thread of the connection ends it
+            }
+            drop(inlet);
+            self.wake(); // another one receives now
+            return;
+        }
         let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that what happens from here on wakes this thread.
         if self.is_passed(position, message) || self.is_replaced() {

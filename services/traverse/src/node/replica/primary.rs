@@ -6,7 +6,7 @@
 //! - **Order** answers wait from before the request to list the backup is sent until after the answer that none is listed has come. What
 //!   became of a request is read from etcd before anything passes
 //! - **Owner** one thread accepts connections, and serves one at a time; the others wait until that one ends. Two more threads per connection send
-//!   and receive; records that fit into the socket's buffer are sent by the shards ([`Gate::push`])
+//!   and receive, where the shards do not do so themselves ([`Gate::push`], [`Gate::sleep`])
 //! - **Peer** everything that the other side sends is checked; a peer that breaks the rules is cut off
 
 use std::io;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::message::{CHUNK_BYTES, FromBackup, FromPrimary, VERSION, address_of};
 use crate::map::frame::{Frames, Protocol, Side};
 use crate::map::{Address, BackupOrder, MapError, Member, Secret};
-use crate::node::gate::{Gate, Outlet};
+use crate::node::gate::{Gate, Inlet, Outlet};
 use crate::node::log::Durability;
 use crate::node::snapshot::Snapshot;
 use crate::node::{Node, locked};
@@ -127,8 +127,9 @@ impl Drop for Primary {
 }
 
 /// State that the threads of one connection share.
-struct Connection<'c> {
-    stream: &'c TcpStream,
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
     /// Number of messages with records before the first one of this connection.
     first_message: u64,
     /// Records that the backup has.
@@ -138,7 +139,7 @@ struct Connection<'c> {
     is_over: AtomicBool,
 }
 
-impl Connection<'_> {
+impl Connection {
     fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         // Fails only if the connection has ended already.
@@ -165,6 +166,67 @@ impl Outlet for Records {
                 let _ = self.frames.stream().shutdown(Shutdown::Both);
                 return sent;
             }
+        }
+        Ok(())
+    }
+}
+
+/// The connection's receiving half.
+#[derive(Debug)]
+struct Answers {
+    frames: Frames<TcpStream>,
+    connection: Arc<Connection>,
+    /// Records that the backup has.
+    has: u64,
+    /// Messages with records that it has answered: each by one number of records. The one before, at the end of the snapshot, counts as 0.
+    answered: Option<u64>,
+    patience: Duration,
+    /// Time of the last message.
+    heard: Instant,
+}
+
+impl Inlet for Answers {
+    fn receive(&mut self, gate: &Gate, at_most: Duration) -> io::Result<()> {
+        let mut received = self.frames.receive_within(at_most)?;
+        if received.is_none() && self.heard.elapsed() >= self.patience {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        while let Some(bytes) = received {
+            self.heard = Instant::now();
+            self.note(gate, &bytes)?;
+            received = match self.frames.has_arrived() {
+                true => self.frames.receive_within(Duration::ZERO)?,
+                false => None,
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Answers {
+    fn note(&mut self, gate: &Gate, bytes: &[u8]) -> io::Result<()> {
+        let connection = &self.connection;
+        let records = match FromBackup::decode(bytes) {
+            Some(FromBackup::Has(records)) => records,
+            Some(FromBackup::Complete) => {
+                connection.is_complete.store(true, Ordering::SeqCst);
+                return Ok(());
+            }
+            _ => return Err(broken("a number of records")),
+        };
+        if records < self.has || records > gate.position() {
+            return Err(broken("records that it can have"));
+        }
+        self.has = records;
+        connection.has.store(records, Ordering::SeqCst);
+        gate.acknowledge(records);
+        if connection.is_complete.load(Ordering::SeqCst) {
+            let count = self.answered.map_or(0, |count| count + 1);
+            if connection.first_message + count > gate.messages() {
+                return Err(broken("an answer to a message"));
+            }
+            gate.confirm(connection.first_message + count);
+            self.answered = Some(count);
         }
         Ok(())
     }
@@ -240,18 +302,18 @@ impl Inner {
             return Ok(());
         }
         let FromBackup::Hello { replica, address, .. } = hello else { return Ok(()) };
-        let (mut out, mut back) = frames.split()?;
+        let (mut out, back) = frames.split()?;
         let writer = self.node.writer();
         let snapshot = Snapshot::of(&writer);
         let (first, cluster) = (self.gate.open(), writer.cluster);
         drop(writer);
-        let connection = Connection {
-            stream: &stream,
+        let connection = Arc::new(Connection {
+            stream,
             first_message: self.gate.messages(),
             has: AtomicU64::new(first),
             is_complete: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-        };
+        });
         self.show(BackupState::Copying(from));
         std::thread::scope(|scope| {
             let connection = &connection;
@@ -265,7 +327,7 @@ impl Inner {
                 connection.end();
             });
             scope.spawn(move || {
-                let _ = self.receive(&mut back, connection, first);
+                let _ = self.receive(back, connection, first);
                 connection.end();
             });
             let was_held = self.list_when_there(connection, replica, &address, from);
@@ -304,7 +366,7 @@ impl Inner {
         out.send(&FromPrimary::Complete.encode())
     }
 
-    fn send_records(&self, frames: Frames<TcpStream>, connection: &Connection<'_>) -> io::Result<()> {
+    fn send_records(&self, frames: Frames<TcpStream>, connection: &Arc<Connection>) -> io::Result<()> {
         self.gate.connect(Box::new(Records { frames, epoch: self.epoch.clone() }));
         // A message without records says that this side is there, and asks the backup for the same.
         let beat = self.options.patience / 4;
@@ -319,38 +381,17 @@ impl Inner {
         Ok(())
     }
 
-    fn receive(
-        &self,
-        back: &mut Frames<TcpStream>,
-        connection: &Connection<'_>,
-        first: u64,
-    ) -> io::Result<()> {
-        let mut has = first;
-        // The backup answers each message with records by one number of records, and the end of the snapshot by one before.
-        let mut answered = None;
+    fn receive(&self, frames: Frames<TcpStream>, connection: &Arc<Connection>, first: u64) -> io::Result<()> {
+        self.gate.listen(Box::new(Answers {
+            frames,
+            connection: Arc::clone(connection),
+            has: first,
+            answered: None,
+            patience: self.options.patience,
+            heard: Instant::now(),
+        }));
         while !connection.is_over.load(Ordering::SeqCst) {
-            let records = match FromBackup::decode(&back.receive()?) {
-                Some(FromBackup::Has(records)) => records,
-                Some(FromBackup::Complete) => {
-                    connection.is_complete.store(true, Ordering::SeqCst);
-                    continue;
-                }
-                _ => return Err(broken("a number of records")),
-            };
-            if records < has || records > self.gate.position() {
-                return Err(broken("records that it can have"));
-            }
-            has = records;
-            connection.has.store(has, Ordering::SeqCst);
-            self.gate.acknowledge(has);
-            if connection.is_complete.load(Ordering::SeqCst) {
-                let count = answered.map_or(0, |count| count + 1);
-                if connection.first_message + count > self.gate.messages() {
-                    return Err(broken("an answer to a message"));
-                }
-                self.gate.confirm(connection.first_message + count);
-                answered = Some(count);
-            }
+            self.gate.receive(self.options.patience)?;
         }
         Ok(())
     }
@@ -359,7 +400,7 @@ impl Inner {
     /// backup now.
     fn list_when_there(
         &self,
-        connection: &Connection<'_>,
+        connection: &Arc<Connection>,
         replica: u64,
         address: &str,
         from: SocketAddr,
