@@ -78,7 +78,7 @@ impl Simulated {
             if let Some(work) = self.due() {
                 work();
             }
-            // What the sector has before the bytes stays, and what it has behind them is lost.
+            // The bytes of the sector before them stay; those behind them are lost.
             let end = offset + source.len() as u64;
             let spoilt = vec![0; (end.next_multiple_of(SECTOR_BYTES) - end) as usize];
             let bytes = [source, &spoilt].concat();
