@@ -11,8 +11,8 @@
  * Threads a client may be used from any thread; calls take turns.
  * Fork    a child connects for itself.
  *
- * What programs may do, and the header for them: services/traverse/programs/memlift_walk.h. There is no replication: a node that
- * is lost takes what it had with it, except for what is in its log.
+ * What programs may do, and the header for them: services/traverse/programs/memlift_walk.h. A node that is lost takes what it had
+ * with it, except for what is in its log, unless it was started with --replicate: then its backup goes on.
  */
 #ifndef MEMLIFT_TRAVERSE_H
 #define MEMLIFT_TRAVERSE_H
@@ -27,6 +27,14 @@ extern "C" {
 
 typedef struct memlift_walks memlift_walks;
 
+/* The proof that a node with a backup wants before it answers a read; others answer as usual. */
+enum memlift_reads {
+    MEMLIFT_READS_LEASED = 0,    /* its lease in etcd held after the last load: clocks whose rates differ by less than 6 % */
+    MEMLIFT_READS_CONFIRMED = 1, /* its backup said after the last load that it is the primary: no clock, one more round trip */
+    MEMLIFT_READS_STALE_OK = 2   /* the backup may answer from its copy: older than what was acknowledged, also while nobody is
+                                    the primary. Such a client changes nothing: MEMLIFT_BAD_ARGUMENT */
+};
+
 /* All zero is the default. */
 typedef struct memlift_walk_options {
     const unsigned char *key; /* the tenant's 32 bytes; NULL: for nodes that ask for none */
@@ -34,6 +42,8 @@ typedef struct memlift_walk_options {
     uint32_t window;      /* requests under way at a time, at most 512; 0: 128 */
     uint32_t deadline_ms; /* that an answer is waited for, less than 30000; 0: 10000 */
     uint32_t iterations;  /* of a walk, over all nodes; 0: 4194304 */
+    uint32_t reads;       /* enum memlift_reads */
+    uint32_t reserved[3]; /* 0 */
 } memlift_walk_options;
 
 /* Connects to nodes: "ADDRESS:PORT", or "shm:NAME" on this machine. options may be NULL. MEMLIFT_NOT_CONNECTED, _NO_ANSWER. */

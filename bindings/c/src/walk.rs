@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memlift::ground::region::process_mark;
 use memlift::traverse::bpf::elf;
-use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Ticket};
+use memlift::traverse::client::{Answer, Client, ClientError, Config, Reads, Request, Ticket};
 use memlift::traverse::error::Error;
 use memlift::traverse::map::Source;
 use memlift::traverse::program::Program;
@@ -55,6 +55,8 @@ pub struct WalkOptions {
     window: u32,
     deadline_ms: u32,
     iterations: u32,
+    reads: u32,
+    reserved: [u32; 3],
 }
 
 /// The C type `memlift_walked` of `memlift_traverse.h`.
@@ -156,6 +158,15 @@ fn config(options: *const WalkOptions) -> Result<Config, Fault> {
     }
     if options.iterations != 0 {
         config.iterations = options.iterations;
+    }
+    match options.reads {
+        0 => {}
+        1 => config.reads = Reads::Confirmed,
+        2 => config.stale_ok = true,
+        _ => return Err(Fault::argument("reads is one of enum memlift_reads")),
+    }
+    if options.reserved != [0; 3] {
+        return Err(Fault::argument("reserved is 0: it is for later versions"));
     }
     Ok(config)
 }
