@@ -55,6 +55,17 @@ def _unsupported(value: Any, advice: str) -> UnsupportedTypeError:
     return UnsupportedTypeError(f"cannot send an object of type {module}{cls.__qualname__}: {advice}")
 
 
+def within(value: Any, error: BaseException) -> BaseException:
+    """The error of a part of `value`, with the name of what holds it: its user may not know that part.
+
+    Of parts within parts, the outermost and the innermost are named.
+    """
+    if type(error) is not UnsupportedTypeError:
+        return error
+    refused = "a part of it is refused: "
+    return _unsupported(value, refused + str(error).rpartition(refused)[2])
+
+
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     """What stands for `value`: a kind and plain data. An empty kind: the data is the value. Of Arrow: the buffers of a stream.
 

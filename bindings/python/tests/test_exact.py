@@ -450,6 +450,13 @@ def test_dataclasses(ways, allow_pickle):
     check(ways[:1], unset, False) if not allow_pickle else None
 
 
+def test_the_error_of_a_part_names_what_holds_it(ways, allow_pickle):
+    if not allow_pickle:
+        for value in (Whole(object()), [Whole(1, {"in": Tight(Tight(object()))})]):
+            with pytest.raises(memlift.UnsupportedTypeError, match=r"type [\w.]*Whole: a part of it is refused: cannot .* type object: make"):
+                ways[0](value)
+
+
 def test_what_is_nested_too_deep_or_in_itself_arrives_by_pickle_or_not_at_all(ways, allow_pickle):
     deep = [np.arange(3)]
     for _ in range(300):

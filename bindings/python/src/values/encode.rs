@@ -418,8 +418,13 @@ impl<'py> Encoded<'py> {
 
     /// Writes a value that the Python side splits into parts.
     fn special(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
-        let parts = helpers(value.py())?.call_method1("reduce", (value, allow.pickle))?;
-        self.reduced(&parts, allow, depth)
+        let py = value.py();
+        let parts = helpers(py)?.call_method1("reduce", (value, allow.pickle))?;
+        let within = |error: PyErr| match helpers(py)?.call_method1("within", (value, error.value(py))) {
+            Ok(made) => Err(PyErr::from_value(made)),
+            Err(other) => Err(other),
+        };
+        self.reduced(&parts, allow, depth).or_else(within)
     }
 
     /// Writes a pair of kind and value; an empty kind means the value itself.
