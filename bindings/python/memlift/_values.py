@@ -63,7 +63,7 @@ def within(value: Any, error: BaseException) -> BaseException:
     if type(error) is not UnsupportedTypeError:
         return error
     refused = "a part of it is refused: "
-    return _unsupported(value, refused + str(error).rpartition(refused)[2])
+    return _unsupported(value, refused + str(error).rpartition(refused)[2].removeprefix("cannot send "))
 
 
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
