@@ -204,13 +204,12 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
 
 /// One medium of files that the caller has locked, in whatever order; `map` gets each with the bytes that it has.
 pub(crate) fn of_files(
-    files: Vec<impl Into<LockedFile>>,
+    files: Vec<LockedFile>,
     paths: &[PathBuf],
     map: impl Fn(LockedFile, &Path, u64) -> Result<Mapped>,
 ) -> Result<Medium> {
     let mut found = Vec::with_capacity(files.len());
     for (file, path) in files.into_iter().zip(paths) {
-        let file = file.into();
         let header = recover::header_of(&file, path)?;
         found.push(Found { path, file, header });
     }

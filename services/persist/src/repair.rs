@@ -173,7 +173,7 @@ struct Mend {
 fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
     let files = paths.iter().map(|path| lock_file(path, true)).collect::<Result<Vec<_>>>()?;
     let clone = |(file, path): (&LockedFile, &PathBuf)| {
-        file.try_clone().map_err(|source| failed("open", path, source))
+        file.try_clone().map(LockedFile::from).map_err(|source| failed("open", path, source))
     };
     let mut changes = Vec::new();
     let (medium, header) = if let ([file], [path]) = (&files[..], paths) {
@@ -189,7 +189,7 @@ fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
         for (at, (file, path)) in files.iter().zip(paths).enumerate() {
             lengthen(file, path, geometry.device_bytes(at as u64, header.file_bytes()), &mut changes)?;
         }
-        let clones = files.iter().zip(paths).map(clone).collect::<Result<Vec<File>>>()?;
+        let clones = files.iter().zip(paths).map(clone).collect::<Result<Vec<_>>>()?;
         let medium = interleave::of_files(clones, paths, |file, path, bytes| {
             let have = file.metadata().map_err(|source| failed("stat", path, source))?.len();
             Mapped::new(file, path, bytes.max(have), Domain::Pages, true)

@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// As [`Snapshot::open`], for a file that the caller has locked and keeps locked.
-    pub fn read(file: File, path: &Path) -> Result<Snapshot> {
+    pub fn read(file: LockedFile, path: &Path) -> Result<Snapshot> {
         refuse_empty(&file)?;
         Snapshot::of(Medium::Mapped(Mapped::private_view(file, path)?))
     }

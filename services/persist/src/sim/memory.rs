@@ -38,7 +38,7 @@ impl Memory {
     }
 
     /// Returns true if the log of a pool on this device is written past the page cache.
-    pub fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         self.world.lock().devices[self.device as usize].is_direct
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The map as a value: what is valid, who has an address, its bytes, and every change.
 
+use crate::join;
 use memlift_traverse::map::{
     ADDRESS_END, Address, Change, Cursor, ENTRY_BYTES_MAX, Entry, Join, Map, MapError, Node, NodeChange,
     NodeId, Order, PAGE_BYTES, Permissions, Place, Range, State,
@@ -16,19 +17,6 @@ fn node(id: u16) -> Node {
 fn range(base: u64, bytes: u64, owner: u16) -> Range {
     let permissions = Permissions::READ_WRITE;
     Range { base, bytes, owner: Some(NodeId(owner)), since: 1, permissions, tenant: 0 }
-}
-
-fn join(name: &str, port: u16, incarnation: u64) -> Join {
-    Join {
-        name: name.to_owned(),
-        addresses: vec![Address::resolve(&format!("127.0.0.1:{port}")).expect("an address")],
-        incarnation,
-        bytes: 64 << 20,
-        recovered: false,
-        epoch: 0,
-        tenant: 0,
-        cluster: 0,
-    }
 }
 
 /// Any valid map.
