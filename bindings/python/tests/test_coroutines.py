@@ -119,10 +119,9 @@ def test_answers_and_failures_are_each_their_own(client):
 
 
 def test_many_run_at_once_on_one_thread(server, client, state):
-    begun = time.monotonic()
     futures = [client.call_async("meet", 0.3, say=i) for i in range(60)]
     assert [future.result() for future in futures] == list(range(60))
-    assert time.monotonic() - begun < 60 * 0.3 / 2 and state.most > 30 and len(state.threads) == 1
+    assert state.most > 30 and len(state.threads) == 1
     assert threading.get_ident() not in state.threads
 
 
@@ -137,11 +136,10 @@ def test_no_more_run_at_once_than_the_server_says(state):
 
 
 def test_other_operations_go_on_meanwhile(client):
-    held = [client.call_async("meet", 0.5) for _ in range(40)]
-    begun = time.monotonic()
+    held = [client.call_async("meet", 3.0) for _ in range(40)]
     for i in range(20):
         assert client.call("echo", i) == i
-    assert time.monotonic() - begun < 0.5
+    assert not any(future.done() for future in held)
     for future in held:
         future.result()
 
@@ -165,9 +163,8 @@ def test_a_server_that_stops_cancels_what_runs(state):
         future = client.call_async("for ever")
         stream = client.stream("count", 1000)
         assert state.began.wait(LONG) and next(stream) == 0
-        begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 4.0 and state.cancelled.is_set() and state.closed.is_set()
+        assert state.cancelled.is_set() and state.closed.is_set()
         with pytest.raises(memlift.PeerDiedError):
             future.result()
         with pytest.raises(memlift.PeerDiedError):

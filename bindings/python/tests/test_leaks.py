@@ -3,7 +3,8 @@
 
 Goal     descriptors, mappings and threads do not grow with the number of rounds, neither here nor in the server
 Method   each round opens and ends something, often with an exception whose traceback refers back to the object that raised it. After a
-         collection the counts are those from before the rounds; what ends in another thread or process is waited for
+         collection the counts are those from before the rounds, at the third try at the latest; what ends in another thread or process is
+         waited for
 """
 
 import asyncio
@@ -19,7 +20,8 @@ import pytest
 import memlift
 from conftest import Process
 
-LONG = 60
+LONG, WAIT = 60, 20
+TRIES = 3
 QUICK, SLOW = 6, 2
 """Rounds of what takes milliseconds, and of what starts processes."""
 SOAK_QUICK, SOAK_SLOW = 1000, 100
@@ -374,17 +376,20 @@ def _leaves_nothing(kind, shared, pids, rounds, grown_max):
         kind(shared)  # what a process makes once
     gc.collect()
     time.sleep(0.05)
-    before = [counts(pid) for pid in pids]
-    for _ in range(rounds):
-        kind(shared)
-    until = time.monotonic() + LONG
-    while True:
-        gc.collect()
-        grown = [tuple(now - then for now, then in zip(counts(pid), was, strict=True)) for pid, was in zip(pids, before, strict=True)]
-        if max(map(max, grown)) <= grown_max:
-            return
-        assert time.monotonic() < until, f"{rounds} rounds leave {grown} (descriptors, mappings, threads; here, in the server)"
-        time.sleep(0.05)
+    grown = []
+    # What is lost is lost each time. The most threads that ever ran at once leave their stacks with the C library, once.
+    for _ in range(TRIES):
+        before = [counts(pid) for pid in pids]
+        for _ in range(rounds):
+            kind(shared)
+        until = time.monotonic() + WAIT
+        while time.monotonic() < until:
+            gc.collect()
+            grown = [tuple(now - then for now, then in zip(counts(pid), was, strict=True)) for pid, was in zip(pids, before, strict=True)]
+            if max(map(max, grown)) <= grown_max:
+                return
+            time.sleep(0.05)
+    raise AssertionError(f"{rounds} rounds leave {grown}, and did so before (descriptors, mappings, threads; here, in the server)")
 
 
 @pytest.mark.parametrize(

@@ -220,10 +220,8 @@ def test_the_librarys_own_operations_are_not_listed(client):
 def test_a_time_limit_is_that_of_each_item(client):
     # Ten items of which each is in time, and all together are not.
     assert list(client.stream("slow", SHORT / 2, 10, timeout=SHORT * 4)) == list(range(10))
-    begun = time.monotonic()
     with pytest.raises(memlift.DeadlineExceededError):
         list(client.stream("slow", 3.0, 3, timeout=SHORT))
-    assert time.monotonic() - begun < 2.5
 
 
 def test_a_slow_consumer_is_not_late(client):
@@ -390,10 +388,9 @@ def test_a_server_that_dies_ends_the_iteration(kind, after):
                 found += 1
                 if found == after:
                     threading.Timer(SHORT, process.kill).start()
-                    begun = time.monotonic()
                 if found > after:
                     time.sleep(0.05)
-        assert found >= after and time.monotonic() - begun < SHORT + 2.0
+        assert found >= after
     process.join()
 
 

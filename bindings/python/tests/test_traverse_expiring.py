@@ -141,9 +141,6 @@ def test_a_node_sweeps_and_keeps_terms_in_its_log(tmp_path):
         until("they expire", lambda: len(entries) == 1)
         # As many nodes of chains as entries: the others' memory went back.
         until("they are swept", lambda: _nodes(client, handle) == 1)
-        begun = time.monotonic()
-        node.stop()
-        assert time.monotonic() - begun < 5, "the sweep does not hold it up"
 
 
 def _nodes(client, handle):

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, ClientError, Config};
+use crate::client::{Client, ClientError, Config, KeepWaiting};
 use crate::map::Shared;
 use crate::node::Node;
 use crate::structures::expiring::{Sweep, Swept};
@@ -165,21 +165,20 @@ impl Sweeper {
     }
 
     fn connect(&mut self, tenant: u32) -> Result<Client, ClientError> {
-        let config = Config { tenant, keys: self.keys.only(tenant), deadline: DEADLINE, ..Config::default() };
-        let mut client = match &self.reached {
+        // The shards may have ended already, and would never answer.
+        let stop = Arc::clone(&self.stop);
+        let keep_waiting = Some(KeepWaiting::new(move || !stop.load(Ordering::Relaxed)));
+        let keys = self.keys.only(tenant);
+        let config = Config { tenant, keys, deadline: DEADLINE, keep_waiting, ..Config::default() };
+        let client = match &self.reached {
             Reached::Places(places) => {
                 let places: Vec<&str> = places.iter().map(String::as_str).collect();
                 Client::reach(&places, config)
             }
             Reached::Map(shared) => Client::of_map(&shared.map(), config),
         };
-        match &mut client {
-            Ok(client) => {
-                // The shards may have ended already, and would never answer.
-                let stop = Arc::clone(&self.stop);
-                client.on_wait(Some(Box::new(move || !stop.load(Ordering::Relaxed))));
-            }
-            Err(_) => self.not_before = Some(Instant::now() + AGAIN),
+        if client.is_err() {
+            self.not_before = Some(Instant::now() + AGAIN);
         }
         client
     }

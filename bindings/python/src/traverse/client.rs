@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlift::ground::region::process_mark;
-use memlift::traverse::client::{Answer, Client, ClientError, Config, Reads, Request, Routing, Ticket};
+use memlift::traverse::client::{Answer, Client, ClientError, Config, KeepWaiting, Reads, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
 use memlift::traverse::wire::{Keys, Stamp, Status};
@@ -61,6 +61,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the exception for an error: if a handler of a signal ended the wait, what the handler raised.
+fn failed(py: Python<'_>, error: ClientError, raised: &Mutex<Option<PyErr>>) -> PyErr {
+    let raised = if matches!(error, ClientError::Interrupted) { locked(raised).take() } else { None };
+    raised.unwrap_or_else(|| walk_error(py, error))
+}
+
 fn walk_result(answer: Answer) -> Result<WalkResult, ClientError> {
     let status = match answer.status {
         Status::Done => 0,
@@ -93,11 +99,7 @@ impl WalkClient {
         let ran = py.detach(|| locked(&self.open).as_mut().map(run));
         match ran {
             Some(Ok(value)) => Ok(value),
-            Some(Err(ClientError::Interrupted)) => {
-                let raised = locked(&self.raised).take();
-                Err(raised.unwrap_or_else(|| walk_error(py, ClientError::Interrupted)))
-            }
-            Some(Err(error)) => Err(walk_error(py, error)),
+            Some(Err(error)) => Err(failed(py, error, &self.raised)),
             None => Err(new(py, "ClosedError", ("the client was closed: connect again",))),
         }
     }
@@ -144,6 +146,15 @@ impl WalkClient {
             _ => return Err(wrong(format!("read={read:?}: 'leased' or 'confirmed'"))),
         };
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
+        let raised = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&raised);
+        let keep_waiting = KeepWaiting::new(move || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => true,
+            Err(error) => {
+                *locked(&told) = Some(error);
+                false
+            }
+        });
         let config = Config {
             tenant,
             keys,
@@ -154,6 +165,7 @@ impl WalkClient {
             routing,
             reads,
             stale_ok,
+            keep_waiting: Some(keep_waiting),
             ..Config::default()
         };
         let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;
@@ -166,19 +178,7 @@ impl WalkClient {
                 }
             }
         };
-        let mut client = py.detach(connect).map_err(|error| walk_error(py, error))?;
-        let raised = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&raised);
-        client.on_wait(Some(Box::new(move || {
-            let checked = Python::attach(|py| py.check_signals());
-            match checked {
-                Ok(()) => true,
-                Err(error) => {
-                    *locked(&told) = Some(error);
-                    false
-                }
-            }
-        })));
+        let client = py.detach(connect).map_err(|error| failed(py, error, &raised))?;
         let open = Mutex::new(Some(Open { client, watched: HashSet::new() }));
         Ok(WalkClient { open, raised, process: process_mark(), nodes })
     }

@@ -15,7 +15,7 @@ use memlift_offload::submit::{Operation, OperationError, Queue};
 use memlift_offload::{Engine, Lost};
 use memlift_spec::{Completion, Opcode, Status};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A device that is given up after 20 milliseconds.
 fn hasty(size: u32, wire: &Arc<Wire>) -> Idxd {
@@ -78,9 +78,7 @@ fn a_copy_that_was_told_to_use_it_ends_with_an_error_and_later_ones_go_without_i
     };
     let lost = Box::leak(vec![0; plain.len()].into_boxed_slice());
     wire.hold();
-    let begun = Instant::now();
     assert_eq!(told(lost), Err(Lost));
-    assert!(begun.elapsed() < Duration::from_secs(10));
     let took = wire.took();
     let mut target = vec![0; plain.len()];
     assert_eq!((told(&mut target), wire.took()), (Ok(()), took));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::wait::KeepWaiting;
 use crate::wire::Keys;
 
 /// The side that forwards a walk when it leaves a node for another one.
@@ -58,6 +59,8 @@ pub struct Config {
     pub client: Option<u64>,
     /// Number of this start of the client: raise it each time that the client's number is used again.
     pub incarnation: u32,
+    /// Callback that may end a wait, that for the first answers (connecting) too.
+    pub keep_waiting: Option<KeepWaiting>,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             restarts: 1000,
             client: None,
             incarnation: 1,
+            keep_waiting: None,
         }
     }
 }

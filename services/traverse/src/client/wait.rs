@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits for answers: asleep on the links, with a callback that may end the call; or inside an event loop of the caller.
+//! Waits for answers: asleep on the links, with the caller's callback that may end the call ([`KeepWaiting`]); or inside an event loop of the caller.
 //!
 //! - **Flow** no packet has arrived ─▶ [`Client::wait`]: the links sleep. In an event loop: register [`Client::descriptor`]
 //!   once; at each turn call [`Client::poll`] until it returns 0, then [`Client::arm`]; on false return to the loop until the
@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -20,30 +21,31 @@ use crate::transport::TransportError;
 /// Time between two calls of the callback that may end a wait.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Callback that returns true if the call shall keep waiting; false ends the call.
-pub type Ask = Box<dyn FnMut() -> bool + Send>;
+/// Callback that returns true if the call shall keep waiting; false ends the call with [`ClientError::Interrupted`].
+#[derive(Clone)]
+pub struct KeepWaiting(Arc<dyn Fn() -> bool + Send + Sync>);
 
-/// State for waiting: the caller's interrupt callback, and the descriptors to sleep on.
-#[derive(Default)]
+impl KeepWaiting {
+    /// Makes it of a function, which is called some times a second.
+    pub fn new(ask: impl Fn() -> bool + Send + Sync + 'static) -> KeepWaiting {
+        KeepWaiting(Arc::new(ask))
+    }
+}
+
+impl fmt::Debug for KeepWaiting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("KeepWaiting").finish_non_exhaustive()
+    }
+}
+
+/// State for waiting: when the caller's callback was called last, and the descriptors to sleep on.
+#[derive(Debug, Default)]
 pub(super) struct Wait {
-    ask: Option<Ask>,
     asked: Option<Instant>,
     epoll: Option<OwnedFd>,
 }
 
-impl fmt::Debug for Wait {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Wait").field("epoll", &self.epoll).finish_non_exhaustive()
-    }
-}
-
 impl Client {
-    /// Sets a callback that is called some times a second while a call waits. If it returns false, the call ends with
-    /// [`ClientError::Interrupted`].
-    pub fn on_wait(&mut self, ask: Option<Ask>) {
-        self.wait.ask = ask;
-    }
-
     /// Sleeps until a packet may have arrived, at most `at_most`.
     ///
     /// # Errors
@@ -61,7 +63,7 @@ impl Client {
 
     /// Waits within a call, and calls the callback first.
     pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
-        if let Some(ask) = &mut self.wait.ask {
+        if let Some(KeepWaiting(ask)) = &self.config.keep_waiting {
             let now = Instant::now();
             if self.wait.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
                 self.wait.asked = Some(now);

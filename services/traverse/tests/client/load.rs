@@ -4,10 +4,12 @@
 
 use crate::running::{Running, options};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlift_traverse::client::cache::Cache;
-use memlift_traverse::client::{Client, ClientError, Config, Request, Result};
+use memlift_traverse::client::{Client, ClientError, Config, KeepWaiting, Request, Result};
 use memlift_traverse::structures::load::{self, OwnedKey};
 use memlift_traverse::structures::{HashMap, OrderedMap, bulk};
 
@@ -107,7 +109,12 @@ fn walks_at_the_client_become_machine_code_and_answer_the_same() {
 
 #[test]
 fn a_wait_can_be_interrupted_and_slept_through_elsewhere() -> Result<()> {
-    let (node, mut client) = start(8 << 20);
+    let node = Running::udp(None, options(8 << 20));
+    let wanted = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&wanted);
+    let keep_waiting = Some(KeepWaiting::new(move || asked.load(Ordering::SeqCst)));
+    let config = Config { keep_waiting, ..Config::default() };
+    let mut client = Client::udp(&[node.at()], config.clone())?;
     // In somebody's event loop: armed, the descriptor becomes readable, and polling brings the answer.
     let ticket = client.submit(Request::map(0))?;
     let mut turns = 0;
@@ -131,9 +138,13 @@ fn a_wait_can_be_interrupted_and_slept_through_elsewhere() -> Result<()> {
         assert!(turns < 10_000, "it never comes");
     };
     assert_eq!(answer.value, 8 << 20);
+    let place = node.at();
     drop(node);
-    client.on_wait(Some(Box::new(|| false)));
+    wanted.store(false, Ordering::SeqCst);
     let interrupted = client.call(Request::map(0));
+    assert!(matches!(interrupted, Err(ClientError::Interrupted)), "{interrupted:?}");
+    // While it connects, too: there, too, nobody may ever answer.
+    let interrupted = Client::udp(&[place], config);
     assert!(matches!(interrupted, Err(ClientError::Interrupted)), "{interrupted:?}");
     assert!(matches!(client.result(ticket), Err(ClientError::NotUnderWay(_))), "its answer was taken");
     Ok(())
