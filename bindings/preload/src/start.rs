@@ -128,7 +128,8 @@ fn cover() -> Result<bool, String> {
     signal::unblock();
     signal::install()
         .map_err(|number| format!("signal handlers: {}", std::io::Error::from_raw_os_error(number)))?;
-    let pager = Pager::start(job, Options::default()).map_err(|error| error.to_string())?;
+    let pager = Pager::start(job, Options { is_whole: true, ..Options::default() })
+        .map_err(|error| error.to_string())?;
     if let Some(spill) = spill {
         pager.spill_to(spill).map_err(|error| error.to_string())?;
     }

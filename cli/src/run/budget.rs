@@ -76,6 +76,11 @@ pub fn size(text: &str) -> Result<u64, String> {
     if bytes < 1 << 48 { Ok(bytes) } else { Err("that is more than a machine can have".to_owned()) }
 }
 
+/// Returns the part of a budget that is kept free ahead of need if the user does not say: little, since each page of it could be present.
+pub fn unused(budget: u64) -> u64 {
+    (budget / 128).max(512 << 10).min(budget / 32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

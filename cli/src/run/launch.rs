@@ -83,7 +83,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
     let registry = Registry::open(&folder).map_err(unavailable)?;
     let objectives = Objectives {
         total: usize::try_from(budget.bytes).unwrap_or(usize::MAX),
-        unused: args.unused.unwrap_or(budget.bytes / 32) as usize,
+        unused: args.unused.unwrap_or(super::budget::unused(budget.bytes)) as usize,
         min_uncompressed: args.min_uncompressed as usize,
         on_overflow: args.on_overflow,
     };

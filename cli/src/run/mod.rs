@@ -56,7 +56,8 @@ pub struct Args {
     /// Least memory that stays uncompressed
     #[arg(long, value_name = "SIZE", value_parser = budget::size, default_value = "0")]
     min_uncompressed: u64,
-    /// Memory that is kept free ahead of need [default: 1/32 of the budget]
+    /// Memory that is kept free ahead of need [default: 1/128 of the budget, at least 512K if
+    /// that is no more than 1/32]
     #[arg(long, value_name = "SIZE", value_parser = budget::size)]
     unused: Option<u64>,
     /// Folder on a disk of this node for what does not fit even compressed
@@ -118,7 +119,8 @@ pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
         return profile::run(args, percents, json);
     }
     let outcome = once(args)?;
-    if !args.quiet {
+    let is_quiet = args.quiet && args.report.as_deref().is_none_or(|file| file == std::path::Path::new("-"));
+    if !is_quiet {
         report::write(&outcome, args.report.as_deref(), args.force, json)?;
     }
     Ok(outcome.exit_code)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, ClientError, Config, KeepWaiting};
+use crate::client::{Client, ClientError, Config, OnWait};
 use crate::map::Shared;
 use crate::node::Node;
 use crate::structures::expiring::{Sweep, Swept};
@@ -167,9 +167,9 @@ impl Sweeper {
     fn connect(&mut self, tenant: u32) -> Result<Client, ClientError> {
         // The shards may have ended already, and would never answer.
         let stop = Arc::clone(&self.stop);
-        let keep_waiting = Some(KeepWaiting::new(move || !stop.load(Ordering::Relaxed)));
+        let on_wait = Some(OnWait::new(move || !stop.load(Ordering::Relaxed)));
         let keys = self.keys.only(tenant);
-        let config = Config { tenant, keys, deadline: DEADLINE, keep_waiting, ..Config::default() };
+        let config = Config { tenant, keys, deadline: DEADLINE, on_wait, ..Config::default() };
         let client = match &self.reached {
             Reached::Places(places) => {
                 let places: Vec<&str> = places.iter().map(String::as_str).collect();

@@ -41,7 +41,7 @@ pub fn enter(name: &str, objectives: &Objectives) -> Result<&'static Pager> {
 ///
 /// The kernel offers no way to handle faults, or the process has a pager already.
 pub fn attach(job: &'static Job) -> Result<&'static Pager> {
-    let pager = Pager::start(job, Options { handler_thread: true })?;
+    let pager = Pager::start(job, Options { handler_thread: true, ..Options::default() })?;
     signal::install()?;
     if pager.mechanism() == Mechanism::Thread {
         thread("memlift-faults", move || pager.serve())?;

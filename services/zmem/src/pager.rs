@@ -92,6 +92,9 @@ pub enum Fault {
 pub struct Options {
     /// True if the caller runs [`Pager::serve`] on a thread, which is needed if userfaultfd's SIGBUS mode is not available.
     pub handler_thread: bool,
+    /// True if all of this process is under the budget, its code and stacks too. Then a job's watcher measures it, and the first chunks,
+    /// which the allocator of each program takes and hardly touches, are charged with a part of their size.
+    pub is_whole: bool,
 }
 
 /// A pager's counts since its start, and the bytes that it holds now.
@@ -116,7 +119,7 @@ pub struct Numbers {
     pub evictions: u64,
     /// Bytes present in armed chunks.
     pub present_bytes: usize,
-    /// Bytes of native chunks.
+    /// Bytes that native chunks are charged with.
     pub native_bytes: usize,
     /// Bytes of the store.
     pub store_bytes: usize,
@@ -139,7 +142,7 @@ struct Counts {
     evictions: AtomicU64,
     /// Pages present in armed chunks; each is charged.
     present: AtomicUsize,
-    /// Number of native chunks; each is charged in full.
+    /// Bytes that native chunks are charged with.
     native: AtomicUsize,
     /// Bytes of tables and work buffers; they are charged.
     tables: AtomicUsize,
@@ -151,6 +154,7 @@ struct Counts {
 /// The pager of this process.
 pub struct Pager {
     job: &'static Job,
+    is_measured: bool,
     bytes: usize,
     table: Table,
     store: Store,
@@ -212,6 +216,7 @@ impl Pager {
         let pager = place.pointer().as_ptr().cast::<Pager>();
         let value = Pager {
             job,
+            is_measured: options.is_whole && job.is_measured(),
             bytes,
             table: Table::new(bytes)?,
             store: Store::new(memory.min(store_bytes))?,
@@ -325,7 +330,7 @@ impl Pager {
             pages_spilled: counts.spilled.load(Ordering::Relaxed),
             evictions: counts.evictions.load(Ordering::Relaxed),
             present_bytes: counts.present.load(Ordering::Relaxed) * PAGE_BYTES,
-            native_bytes: counts.native.load(Ordering::Relaxed) * CHUNK_BYTES,
+            native_bytes: counts.native.load(Ordering::Relaxed),
             store_bytes: self.store.bytes(),
             table_bytes: counts.tables.load(Ordering::Relaxed),
             mapped_bytes: counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES,

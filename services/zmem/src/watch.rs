@@ -53,6 +53,8 @@ const PATIENCE: u32 = 20;
 const MOST_REPEATS: u32 = 3;
 /// Number of looks for which the largest growth is remembered.
 const GROWTH_WINDOW_LOOKS: u32 = 200;
+/// Sizes on each side of a growth.
+const SIDE: usize = 3;
 
 /// Age at which a charge for a start is given back by the next look: by then the process or thread has begun.
 const START_AGE: Duration = Duration::from_millis(20);
@@ -81,9 +83,11 @@ pub struct Watcher {
     usage: Usage,
     cache: cache::Cache,
     growth: Growth,
+    /// True if the job was active at the last look.
+    looks_often: bool,
     starts: Starts,
-    /// Value of the ledger's `membership` that `growth` belongs to.
-    membership: u64,
+    /// Value of the ledger's `membership` that `growth` belongs to, and the number of active processes.
+    counted: (u64, usize),
     /// True if at the last look little was left, and less than eviction shall keep unused.
     near: bool,
     /// Bytes of the budget that nothing filled at the last look. Page cache that only this watcher drops counts as filled.
@@ -107,8 +111,9 @@ impl Watcher {
             usage: Usage::choose(std::process::id()),
             cache: cache::Cache::new(),
             growth: Growth::default(),
+            looks_often: false,
             starts: Starts::default(),
-            membership: 0,
+            counted: (0, 0),
             near: false,
             left: 0,
             short: false,
@@ -147,10 +152,15 @@ impl Watcher {
         let undroppable = self.cache.undroppable_bytes(held, control.total());
         let (counted, cached) = (counted + undroppable, held - undroppable);
         let outside = counted - present.total;
-        if membership != self.membership {
-            // The memory of a process that joined or left is not growth.
-            self.growth.last = None;
-            self.membership = membership;
+        let active = registry.processes(self.block).filter(|process| process.active()).count();
+        if (membership, active) != self.counted {
+            // The memory of a process that joined or left is not growth, nor is what a process now counts itself.
+            self.growth.begin_again();
+            self.counted = (membership, active);
+        }
+        if ledger.active() && !std::mem::replace(&mut self.looks_often, true) {
+            // A dormant job is looked at up to forty times less often, so that more grows from look to look.
+            self.growth = Growth::default();
         }
         // Page cache may grow between two looks like any other memory.
         let reserve = self.growth.reserve(outside + cached, control.total());
@@ -270,18 +280,34 @@ impl Watching {
     }
 }
 
-/// The largest growth of the bytes outside between two looks, among the recent ones.
+/// The largest growth of the bytes outside from one look to the next, among the recent ones.
+///
+/// A single size is off by what came or went between the readings of which it is the difference, so the least of three sizes is compared
+/// with the greatest of the three before: memory that stays counts, noise does not.
 #[derive(Debug, Default)]
 struct Growth {
-    last: Option<i64>,
+    /// The last sizes, the newest first.
+    sizes: [i64; 2 * SIDE],
+    known: usize,
     worst: i64,
     age: u32,
 }
 
 impl Growth {
+    /// Forgets the sizes, because the next one is not comparable with them.
+    fn begin_again(&mut self) {
+        self.known = 0;
+    }
+
     fn reserve(&mut self, outside: i64, total: i64) -> i64 {
-        let grown = self.last.map_or(0, |last| outside - last).max(0);
-        self.last = Some(outside);
+        self.sizes.rotate_right(1);
+        self.sizes[0] = outside;
+        self.known = (self.known + 1).min(self.sizes.len());
+        let (now, before) = self.sizes.split_at(SIDE);
+        let grown = match (now.iter().min(), before.iter().max()) {
+            (Some(now), Some(before)) if self.known == self.sizes.len() => (now - before).max(0),
+            _ => 0,
+        };
         self.age += 1;
         if grown >= self.worst || self.age > GROWTH_WINDOW_LOOKS {
             self.worst = grown.max(self.worst / 2);
@@ -340,18 +366,38 @@ mod tests {
 
     #[test]
     fn the_reserve_follows_growth_and_fades() {
+        fn told(growth: &mut Growth, outside: i64, total: i64) -> i64 {
+            (0..SIDE).map(|_| growth.reserve(outside, total)).last().unwrap_or(0)
+        }
         let mut growth = Growth::default();
         let total = 1 << 30;
-        assert_eq!(growth.reserve(0, total), LEAST_RESERVE);
-        assert_eq!(growth.reserve(8 << 20, total), 16 << 20);
-        assert_eq!(growth.reserve(1 << 30, total), total / 16, "never more than a sixteenth");
+        assert_eq!(told(&mut growth, 0, total), LEAST_RESERVE);
+        assert_eq!(told(&mut growth, 8 << 20, total), 16 << 20);
+        assert_eq!(told(&mut growth, 1 << 30, total), total / 16, "never more than a sixteenth");
         let mut growth = Growth::default();
-        let _ = growth.reserve(0, total);
-        let _ = growth.reserve(8 << 20, total);
+        let _ = told(&mut growth, 0, total);
+        let _ = told(&mut growth, 8 << 20, total);
         for _ in 0..GROWTH_WINDOW_LOOKS + 1 {
             let _ = growth.reserve(8 << 20, total);
         }
         assert_eq!(growth.reserve(8 << 20, total), 8 << 20);
+    }
+
+    #[test]
+    fn a_size_that_is_off_is_no_growth_and_steady_growth_is() {
+        let (mut growth, total) = (Growth::default(), 1 << 30);
+        for look in 0..100 {
+            let off = [0, 5 << 20, -(5 << 20), 0, 0][look % 5];
+            assert_eq!(growth.reserve((20 << 20) + off, total), LEAST_RESERVE, "{look}");
+        }
+        for look in 0..20 {
+            let _ = growth.reserve((20 << 20) + look * (3 << 20), total);
+        }
+        assert_eq!(growth.reserve(80 << 20, total), 6 << 20);
+        growth.begin_again();
+        for _ in 0..20 {
+            assert_eq!(growth.reserve(500 << 20, total), 6 << 20, "another job's size");
+        }
     }
 
     #[test]

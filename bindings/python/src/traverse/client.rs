@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlift::ground::region::process_mark;
-use memlift::traverse::client::{Answer, Client, ClientError, Config, KeepWaiting, Reads, Request, Routing, Ticket};
+use memlift::traverse::client::{
+    Answer, Client, ClientError, Config, OnWait, Reads, Request, Routing, Ticket,
+};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
 use memlift::traverse::wire::{Keys, Stamp, Status};
@@ -148,7 +150,7 @@ impl WalkClient {
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
         let raised = Arc::new(Mutex::new(None));
         let told = Arc::clone(&raised);
-        let keep_waiting = KeepWaiting::new(move || match Python::attach(|py| py.check_signals()) {
+        let on_wait = OnWait::new(move || match Python::attach(|py| py.check_signals()) {
             Ok(()) => true,
             Err(error) => {
                 *locked(&told) = Some(error);
@@ -165,7 +167,7 @@ impl WalkClient {
             routing,
             reads,
             stale_ok,
-            keep_waiting: Some(keep_waiting),
+            on_wait: Some(on_wait),
             ..Config::default()
         };
         let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;

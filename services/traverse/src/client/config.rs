@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::wait::KeepWaiting;
+use super::wait::OnWait;
 use crate::wire::Keys;
 
 /// The side that forwards a walk when it leaves a node for another one.
@@ -60,7 +60,7 @@ pub struct Config {
     /// Number of this start of the client: raise it each time that the client's number is used again.
     pub incarnation: u32,
     /// Callback that may end a wait, that for the first answers (connecting) too.
-    pub keep_waiting: Option<KeepWaiting>,
+    pub on_wait: Option<OnWait>,
 }
 
 impl Default for Config {
@@ -78,7 +78,7 @@ impl Default for Config {
             restarts: 1000,
             client: None,
             incarnation: 1,
-            keep_waiting: None,
+            on_wait: None,
         }
     }
 }

@@ -62,7 +62,7 @@ use route::{Reach, Routes};
 use row::ClientRow;
 use session::{Heard, Session};
 use stepper::Steppers;
-pub use wait::KeepWaiting;
+pub use wait::OnWait;
 use wait::Wait;
 
 /// Shortest timeout before a packet is sent again: longer than a node's thread is descheduled.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waits for answers: asleep on the links, with the caller's callback that may end the call ([`KeepWaiting`]); or inside an event loop of the caller.
+//! Waits for answers: asleep on the links, with the caller's callback that may end the call ([`OnWait`]); or inside an event loop of the caller.
 //!
 //! - **Flow** no packet has arrived ─▶ [`Client::wait`]: the links sleep. In an event loop: register [`Client::descriptor`]
 //!   once; at each turn call [`Client::poll`] until it returns 0, then [`Client::arm`]; on false return to the loop until the
@@ -23,18 +23,18 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// Callback that returns true if the call shall keep waiting; false ends the call with [`ClientError::Interrupted`].
 #[derive(Clone)]
-pub struct KeepWaiting(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct OnWait(Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl KeepWaiting {
+impl OnWait {
     /// Makes it of a function, which is called some times a second.
-    pub fn new(ask: impl Fn() -> bool + Send + Sync + 'static) -> KeepWaiting {
-        KeepWaiting(Arc::new(ask))
+    pub fn new(ask: impl Fn() -> bool + Send + Sync + 'static) -> OnWait {
+        OnWait(Arc::new(ask))
     }
 }
 
-impl fmt::Debug for KeepWaiting {
+impl fmt::Debug for OnWait {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("KeepWaiting").finish_non_exhaustive()
+        formatter.debug_struct("OnWait").finish_non_exhaustive()
     }
 }
 
@@ -63,7 +63,7 @@ impl Client {
 
     /// Waits within a call, and calls the callback first.
     pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
-        if let Some(KeepWaiting(ask)) = &self.config.keep_waiting {
+        if let Some(OnWait(ask)) = &self.config.on_wait {
             let now = Instant::now();
             if self.wait.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
                 self.wait.asked = Some(now);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlift_traverse::client::cache::Cache;
-use memlift_traverse::client::{Client, ClientError, Config, KeepWaiting, Request, Result};
+use memlift_traverse::client::{Client, ClientError, Config, OnWait, Request, Result};
 use memlift_traverse::structures::load::{self, OwnedKey};
 use memlift_traverse::structures::{HashMap, OrderedMap, bulk};
 
@@ -112,8 +112,8 @@ fn a_wait_can_be_interrupted_and_slept_through_elsewhere() -> Result<()> {
     let node = Running::udp(None, options(8 << 20));
     let wanted = Arc::new(AtomicBool::new(true));
     let asked = Arc::clone(&wanted);
-    let keep_waiting = Some(KeepWaiting::new(move || asked.load(Ordering::SeqCst)));
-    let config = Config { keep_waiting, ..Config::default() };
+    let on_wait = Some(OnWait::new(move || asked.load(Ordering::SeqCst)));
+    let config = Config { on_wait, ..Config::default() };
     let mut client = Client::udp(&[node.at()], config.clone())?;
     // In somebody's event loop: armed, the descriptor becomes readable, and polling brings the answer.
     let ticket = client.submit(Request::map(0))?;

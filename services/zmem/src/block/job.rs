@@ -270,13 +270,18 @@ impl Job {
         false
     }
 
+    /// Returns true if a watcher measures the job.
+    pub fn is_measured(&self) -> bool {
+        looks::has_watcher(self.ledger())
+    }
+
     /// Charges the bytes that a process or thread which starts now will take outside the arenas, before it takes them; the
     /// watcher gives the charge back once it has measured the memory. If there is no room, waits until the job's processes
     /// have made some or ended, up to [`START_WAITS`]. `evict` makes room in this process; it returns false if it made none, and
     /// breaks if this wait has to end. Without a watcher nothing is charged, since nothing outside the arenas is counted.
     pub fn charge_start(&self, bytes: usize, mut evict: impl FnMut() -> ControlFlow<(), bool>) {
         let ledger = self.ledger();
-        if !looks::has_watcher(ledger) || self.try_charge_start(bytes) {
+        if !self.is_measured() || self.try_charge_start(bytes) {
             return;
         }
         self.activate();
@@ -307,7 +312,7 @@ impl Job {
     /// too, each might hold memory that another one waits for.
     pub fn charge_begun(&self, bytes: usize) {
         let ledger = self.ledger();
-        if !looks::has_watcher(ledger) {
+        if !self.is_measured() {
             return;
         }
         let step = self.control().add(-signed(bytes));

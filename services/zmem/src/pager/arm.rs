@@ -17,6 +17,11 @@ use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
+/// Chunks of a measured process that are charged with a part of their size while they are native.
+const FIRST_CHUNKS: usize = 4;
+/// The charge for each of them, bytes.
+const FIRST_CHARGE_BYTES: usize = 256 << 10;
+
 impl Pager {
     /// Makes a dormant process active: runs the hook of [`Pager::on_activate`], then checks each chunk. Does nothing if it is
     /// active.
@@ -54,6 +59,25 @@ impl Pager {
         }
     }
 
+    /// Returns the bytes that a native chunk is charged with: all of it, because its memory is touched without a fault. The first chunks
+    /// of a measured process are charged with a part ([`super::Options::is_whole`]); what they hold beyond that is measured, as stacks
+    /// and libraries are.
+    pub(super) fn native_charge(&self, chunk: usize) -> usize {
+        if self.is_measured && chunk < FIRST_CHUNKS { FIRST_CHARGE_BYTES } else { CHUNK_BYTES }
+    }
+
+    /// Counts a chunk that becomes native, for which the caller has charged [`Pager::native_charge`].
+    pub(super) fn now_native(&self, chunk: usize) {
+        self.counts.native.fetch_add(self.native_charge(chunk), Ordering::Relaxed);
+    }
+
+    /// Counts a chunk that is no longer native. Returns the bytes that it is charged with, for which the caller has to account.
+    pub(super) fn no_longer_native(&self, chunk: usize) -> usize {
+        let charged = self.native_charge(chunk);
+        self.counts.native.fetch_sub(charged, Ordering::Relaxed);
+        charged
+    }
+
     /// Makes a native chunk guarded if nothing is present in it.
     fn guard(&self, chunk: usize) {
         if !self.table.chunk(chunk).claim(Mode::Native, true) {
@@ -67,8 +91,7 @@ impl Pager {
         };
         let mode = if is_empty(&mut present) && self.cover(chunk, 1).is_ok() {
             if is_empty(&mut present) {
-                self.counts.native.fetch_sub(1, Ordering::Relaxed);
-                self.job.uncharge(CHUNK_BYTES);
+                self.job.uncharge(self.no_longer_native(chunk));
                 Mode::Guarded
             } else {
                 self.uncover_again(chunk);
@@ -151,12 +174,13 @@ impl Pager {
         }
         record.present.store(present as u32, Ordering::Release);
         self.counts.present.fetch_add(present, Ordering::Relaxed);
-        self.counts.native.fetch_sub(1, Ordering::Relaxed);
+        let charged = self.no_longer_native(chunk);
         self.counts.tables.fetch_add(PAGE_BYTES, Ordering::Relaxed);
         self.table.settle(chunk, Mode::Armed);
-        let bytes = CHUNK_BYTES - present * PAGE_BYTES;
-        self.job.uncharge(bytes);
-        Some(bytes)
+        let held = present * PAGE_BYTES;
+        self.job.uncharge(charged.saturating_sub(held));
+        self.job.charge_ahead(held.saturating_sub(charged));
+        Some(charged.saturating_sub(held))
     }
 
     /// If one page of a unit is present, counts all its mapped pages as present, which needs fewer mappings. The others read

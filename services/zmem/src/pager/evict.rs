@@ -23,7 +23,7 @@ use super::entry::{Entry, MAX_HEAT, Tag};
 use super::recycle::LEAST_RUN;
 use super::seat::{CLUSTER, Page, Seat};
 use super::shared::{Owner, Owners};
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::table::{CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
 use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
@@ -196,7 +196,7 @@ impl Pager {
     /// Returns the number of pages that may leave: those above the minimum that must stay.
     fn spare_pages(&self) -> usize {
         let present = self.counts.present.load(Ordering::Relaxed);
-        let native = self.counts.native.load(Ordering::Relaxed) * CHUNK_PAGES;
+        let native = self.native_bytes() / PAGE_BYTES;
         let floor = usize::try_from(self.job.min_uncompressed()).unwrap_or(usize::MAX) / PAGE_BYTES;
         (present + native).saturating_sub(floor.max(LEAST_PAGES))
     }
@@ -609,8 +609,8 @@ impl Pager {
         }
     }
 
-    /// Returns the bytes of native chunks, which are charged in full.
+    /// Returns the bytes that native chunks are charged with.
     pub(super) fn native_bytes(&self) -> usize {
-        self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES
+        self.counts.native.load(Ordering::Relaxed)
     }
 }

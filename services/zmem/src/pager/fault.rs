@@ -21,7 +21,7 @@ use super::room::Room;
 use super::seat::{CLUSTER, Page, Seat};
 use super::shared::Owner;
 use super::stream::Run;
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::table::{CHUNK_PAGES, Mode};
 use super::{Fault, Pager, kernel, store_handle};
 use crate::block::Counter;
 use crate::line::Line;
@@ -141,18 +141,19 @@ impl Pager {
 
     /// Handles the first touch of a guarded chunk: it becomes native if there is room for all of it, else armed and empty.
     fn open(&self, seat: &mut Seat, chunk: usize) {
-        self.job.await_watcher(CHUNK_BYTES);
+        let charge = self.native_charge(chunk);
+        self.job.await_watcher(charge);
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
             return;
         }
-        self.job.slacken(CHUNK_BYTES);
-        if self.job.try_charge(CHUNK_BYTES, self.native_reserve_bytes()) {
+        self.job.slacken(charge);
+        if self.job.try_charge(charge, self.native_reserve_bytes()) {
             if self.uncover(chunk).is_ok() {
-                self.counts.native.fetch_add(1, Ordering::Relaxed);
+                self.now_native(chunk);
                 self.table.settle(chunk, Mode::Native);
                 return;
             }
-            self.job.uncharge(CHUNK_BYTES);
+            self.job.uncharge(charge);
         }
         let armed = self.charge_tables(seat, PAGE_BYTES);
         if armed {
@@ -560,8 +561,7 @@ impl Pager {
     /// Returns true if copies of pages that are only read are worth their memory. They are not if few pages are present
     /// beside the store.
     pub(super) fn keeps_copies(&self) -> bool {
-        let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
-            + self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES;
+        let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES + self.native_bytes();
         held >= self.store.bytes() / 8
     }
 }

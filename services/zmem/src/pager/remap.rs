@@ -17,7 +17,7 @@ use super::room::Room;
 use super::seat::Page;
 use super::shared::Owner;
 use super::space::Pages;
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::table::{CHUNK_PAGES, Mode};
 use super::{Errno, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
@@ -143,19 +143,20 @@ impl Pager {
     /// not possible.
     fn move_native(&self, part: Pages, to: usize) -> bool {
         let target = to / CHUNK_PAGES;
+        let charge = self.native_charge(target);
         let chunk = part.first / CHUNK_PAGES;
-        if self.settled_mode(target) == Mode::Guarded && self.job.try_charge(CHUNK_BYTES, 0) {
+        if self.settled_mode(target) == Mode::Guarded && self.job.try_charge(charge, 0) {
             if !self.table.chunk(target).claim(Mode::Guarded, false) {
-                self.job.uncharge(CHUNK_BYTES);
+                self.job.uncharge(charge);
                 return false;
             }
             if self.uncover(target).is_err() {
                 self.table.settle(target, Mode::Guarded);
-                self.job.uncharge(CHUNK_BYTES);
+                self.job.uncharge(charge);
                 return false;
             }
-            self.job.slacken(CHUNK_BYTES);
-            self.counts.native.fetch_add(1, Ordering::Relaxed);
+            self.job.slacken(charge);
+            self.now_native(target);
             self.table.settle(target, Mode::Native);
         }
         if !self.table.chunk(target).claim(Mode::Native, true) {

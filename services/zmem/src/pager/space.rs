@@ -262,10 +262,10 @@ impl Pager {
                 continue;
             }
             if !self.active() {
-                if self.job.try_charge(CHUNK_BYTES, self.native_reserve_bytes())
+                if self.job.try_charge(self.native_charge(chunk), self.native_reserve_bytes())
                     && self.table.chunk(chunk).claim(Mode::Vacant, false)
                 {
-                    self.counts.native.fetch_add(1, Ordering::Relaxed);
+                    self.now_native(chunk);
                     self.counts.admitted.fetch_add(1, Ordering::Relaxed);
                     self.table.settle(chunk, Mode::Native);
                     chunk += 1;
@@ -368,8 +368,7 @@ impl Pager {
                 let mode = record.mode_before();
                 let _ = kernel::vacate(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES);
                 if mode == Mode::Native {
-                    self.counts.native.fetch_sub(1, Ordering::Relaxed);
-                    self.job.uncharge(CHUNK_BYTES);
+                    self.job.uncharge(self.no_longer_native(chunk));
                 }
                 self.counts.admitted.fetch_sub(1, Ordering::Relaxed);
                 self.table.settle(chunk, Mode::Vacant);
