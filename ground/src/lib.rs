@@ -18,6 +18,7 @@ pub mod robust;
 pub mod fresh_file;
 pub mod input_file;
 pub mod locked_file;
+pub mod on_wait;
 pub mod own_file;
 pub mod rights;
 pub mod size;

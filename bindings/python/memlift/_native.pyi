@@ -34,6 +34,7 @@ class Client:
         policy: Wait | None = None,
         idempotent: bool = False,
         allow_pickle: bool = False,
+        ended: Any = None,
     ) -> Self:
         """Opens a session with the server at `address`.
 
@@ -41,6 +42,7 @@ class Client:
         wait        seconds to wait for a server that is not there yet; or the wait policy by its name, as `policy`
         policy      how to wait for answers: "auto", "block" or "spin"
         idempotent  calls that do not say otherwise may be made twice: see `call`
+        ended       a threading.Event that ends the opening from another thread (ClosedError). Ctrl-C ends it in the main thread
 
         Raises ServerUnavailableError, which names the address, when there is no server, or none within `wait` seconds.
         """

@@ -11,6 +11,7 @@ Not here threads: none, but for opening the session
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
@@ -89,7 +90,13 @@ class AsyncClient:
         options = self._options if wait is None else {**self._options, "wait": wait}
         self._slice = min(self._slice * 2, _SLICE_MAX)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, lambda: _native.Client(self._address, **options))
+        ended = threading.Event()
+        try:
+            return await loop.run_in_executor(None, lambda: _native.Client(self._address, **options, ended=ended))
+        except asyncio.CancelledError:
+            # Nobody wants the session any more: its thread must not wait for a server that may be stopped.
+            ended.set()
+            raise
 
     def _install(self, loop: asyncio.AbstractEventLoop, client: "_native.Client") -> None:
         self._slice = _SLICE

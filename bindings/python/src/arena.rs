@@ -7,7 +7,7 @@
 
 use crate::client::{configuration, seconds};
 use crate::convert::DETACH_BYTES;
-use crate::errors::{new, raise};
+use crate::errors::{new, on_wait, raise};
 use crate::queue::sliced;
 use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode};
@@ -224,16 +224,18 @@ impl Ref {
         writable: bool,
         allow_pickle: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let timeout = seconds(timeout)?;
-        let view = arena::get(&self.handle, timeout).map_err(|error| raise(py, error))?;
+        let opening = opening(timeout)?;
+        let take = || arena::get(&self.handle, opening);
+        let view = if arena::has_session(&self.handle) { take() } else { py.detach(take) };
+        let view = view.map_err(|error| raise(py, error))?;
         value_of(py, view, writable, allow_pickle)
     }
 
     /// Gives the value up in every process: it cannot be taken any more, and its memory is free with the last view.
     #[pyo3(signature = (*, timeout=10.0))]
     fn release(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let timeout = seconds(timeout)?;
-        py.detach(|| arena::release(&self.handle, timeout)).map_err(|error| raise(py, error))
+        let opening = opening(timeout)?;
+        py.detach(|| arena::release(&self.handle, opening)).map_err(|error| raise(py, error))
     }
 
     #[getter]
@@ -263,6 +265,11 @@ impl Ref {
     }
 }
 
+/// Limits of opening a session with an arena. A signal's handler that raises ends it.
+fn opening(timeout: Option<f64>) -> PyResult<ipc::Opening> {
+    Ok(ipc::Opening { timeout: seconds(timeout)?, on_wait: Some(on_wait(None)) })
+}
+
 /// Follows a topic of an arena. Use `memlift.Subscription`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Subscription {
@@ -286,11 +293,11 @@ impl Subscription {
         writable: bool,
         allow_pickle: bool,
     ) -> PyResult<Subscription> {
-        let timeout = seconds(timeout)?;
+        let opening = opening(timeout)?;
         let (address, folder) = (crate::options::address(address)?, configuration()?.ipc.socket_dir.clone());
         let open = || {
             let address = Address::parse(&address, folder.as_deref())?;
-            arena::Subscription::open(&address, topic, every, timeout)
+            arena::Subscription::open(&address, topic, every, opening)
         };
         let follower = py.detach(open).map_err(|error| raise(py, error))?;
         Ok(Subscription { follower, writable, allow_pickle, last: Mutex::new((0, 0)) })

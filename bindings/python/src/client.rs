@@ -6,7 +6,7 @@
 //! - **Owner** a `Client` has the session that it began with, and the one that has replaced it, if any
 
 use crate::convert::{Argument, Given, loan_layout, loan_to_python, payload_into};
-use crate::errors::raise;
+use crate::errors::{on_wait, raise};
 use crate::options::{CallArguments, explanation, state};
 use crate::values::{Allow, joined, takes_several};
 use memlift::ground::complete::WaitPolicy;
@@ -162,7 +162,7 @@ fn wait_argument(wait: Option<&Bound<'_, PyAny>>) -> PyResult<(Option<Duration>,
 impl Client {
     #[new]
     #[pyo3(signature = (address, *, timeout=None, pool_bytes=None, response_pool_bytes=None, pool_bytes_max=None,
-                        message_bytes_max=None, outstanding=None, wait=None, policy=None, idempotent=false, allow_pickle=false))]
+                        message_bytes_max=None, outstanding=None, wait=None, policy=None, idempotent=false, allow_pickle=false, ended=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -177,6 +177,7 @@ impl Client {
         policy: Option<&str>,
         idempotent: bool,
         allow_pickle: bool,
+        ended: Option<Py<PyAny>>,
     ) -> PyResult<Client> {
         let address = crate::options::address(address)?;
         let config = configuration()?;
@@ -189,6 +190,7 @@ impl Client {
         // Opening the session has the same time limit as a call.
         options.timeout = seconds(timeout)?.or(options.timeout);
         let timeout = options.timeout;
+        options.on_wait = Some(on_wait(ended));
         let (server_wait, named) = wait_argument(wait)?;
         if let Some(policy) = policy.map(wait_policy).transpose()?.or(named) {
             options.wait = policy;

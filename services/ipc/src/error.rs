@@ -33,6 +33,9 @@ pub enum Error {
         /// Occupant of the address.
         by: Occupant,
     },
+    /// The callback [`OnWait`](memlift_ground::on_wait::OnWait) ended the opening of a session.
+    #[error("the opening of the session was interrupted")]
+    Interrupted,
     /// The text is not an address.
     #[error("{address:?} is not a server address: {reason}")]
     BadAddress {

@@ -8,12 +8,19 @@
 //! - **Layout** packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
 //! - **Owner** a received packet is hostile: its length, kind and number of descriptors are checked before it is used
 
+use crate::address::Address;
 use crate::error::Error;
 use crate::layout::{MAGIC, NEWEST, OLDEST};
 use bytemuck::{Pod, Zeroable};
+use memlift_ground::on_wait::OnWait;
 use memlift_ground::rights;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
+use std::time::{Duration, Instant};
+
+/// Shortest time limit of a socket.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Descriptors that come with a [`Hello`]: control, server's event, client's event, request and response segment.
 pub const HELLO_DESCRIPTORS: usize = 5;
@@ -236,6 +243,96 @@ pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Re
     // With some of them missing, they are not those that were meant.
     let descriptors = if got.misses_descriptors { Vec::new() } else { got.descriptors };
     Ok(Received::Packet(packet, got.bytes, descriptors))
+}
+
+/// Limits of opening a session: its time, and a callback that may end it.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// Time limit; `None`: as long as the peer lives.
+    pub timeout: Option<Duration>,
+    /// Callback that may end it, with [`Error::Interrupted`].
+    pub on_wait: Option<OnWait>,
+}
+
+impl From<Option<Duration>> for Opening {
+    fn from(timeout: Option<Duration>) -> Opening {
+        Opening { timeout, on_wait: None }
+    }
+}
+
+impl Opening {
+    /// Begins the opening: its time starts to run.
+    pub fn begin(&self) -> Patience<'_> {
+        Patience { opening: self, begun: Instant::now() }
+    }
+}
+
+/// An opening that is under way.
+#[derive(Debug)]
+pub struct Patience<'a> {
+    opening: &'a Opening,
+    begun: Instant,
+}
+
+impl Patience<'_> {
+    /// Connects the socket. A server that does not take connections may have no room for one.
+    pub fn connect(&self, socket: &OwnedFd, address: &Address, target: &SocketAddrUnix) -> Result<(), Error> {
+        loop {
+            self.limit(socket, Timeout::Send)?;
+            match rustix::io::retry_on_intr(|| rustix::net::connect(socket, target)) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) if self.is_limited() => self.go_on()?,
+                Err(errno) => {
+                    let address = address.to_string();
+                    return Err(Error::ServerUnavailable { address, source: errno.into() });
+                }
+            }
+        }
+    }
+
+    /// Receives one packet; it never returns [`Received::Nothing`].
+    pub fn receive<const N: usize>(&self, socket: impl AsFd) -> Result<Received<N>, Error> {
+        loop {
+            self.limit(&socket, Timeout::Recv)?;
+            match receive(&socket, RecvFlags::empty())? {
+                Received::Nothing => self.go_on()?,
+                received => return Ok(received),
+            }
+        }
+    }
+
+    /// Gives the socket the limits of the opening for what is sent and received later.
+    pub fn end(&self, socket: impl AsFd) -> Result<(), Error> {
+        for direction in [Timeout::Send, Timeout::Recv] {
+            let timeout = self.opening.timeout.map(|timeout| timeout.max(SHORTEST));
+            set_socket_timeout(&socket, direction, timeout).map_err(Error::system("SO_RCVTIMEO"))?;
+        }
+        Ok(())
+    }
+
+    fn is_limited(&self) -> bool {
+        self.opening.timeout.is_some() || self.opening.on_wait.is_some()
+    }
+
+    /// Limits the next wait to what is left, or to the time until the callback is asked again.
+    fn limit(&self, socket: impl AsFd, direction: Timeout) -> Result<(), Error> {
+        let left = self.opening.timeout.map(|timeout| timeout.saturating_sub(self.begun.elapsed()));
+        let ask = self.opening.on_wait.as_ref().map(|_| OnWait::ASK_EVERY);
+        // The kernel takes zero for no limit.
+        let limit = left.into_iter().chain(ask).min().map(|limit| limit.max(SHORTEST));
+        set_socket_timeout(&socket, direction, limit).map_err(Error::system("SO_RCVTIMEO"))
+    }
+
+    /// Checks that the opening may go on.
+    fn go_on(&self) -> Result<(), Error> {
+        if let Some(limit) = self.opening.timeout.filter(|limit| self.begun.elapsed() >= *limit) {
+            return Err(Error::DeadlineExceeded { limit });
+        }
+        match &self.opening.on_wait {
+            Some(on_wait) if !on_wait.goes_on() => Err(Error::Interrupted),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The descriptors that a packet has to come with.

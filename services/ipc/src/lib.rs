@@ -70,7 +70,9 @@ pub use client::{
     Limit, Loan, Pipeline, ServerLoad, Watch,
 };
 pub use error::{Error, RemoteFailure};
+pub use handshake::Opening;
 pub use health::{Health, HealthState, PING};
+pub use memlift_ground::on_wait::OnWait;
 pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload, Writable};

@@ -301,7 +301,7 @@ class AsyncClient:
     """A client for coroutines of one event loop: `async with AsyncClient.connect(…) as client: await client.walk(…)`."""
 
     def __init__(self, native: Any) -> None:
-        self._native = native
+        self._connected = native
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._room: deque[asyncio.Future[None]] = deque()
@@ -313,15 +313,31 @@ class AsyncClient:
 
     @classmethod
     def connect(cls, nodes: Any = None, **options: Any) -> Self:
-        """As `Client.connect`; it waits for the nodes, some round trips."""
+        """As `Client.connect`. It connects when `async with` begins, beside the loop; without that, at its first use, which then holds the loop
+        up for some round trips."""
         map = options.pop("map", None)
-        client = cls(_connect(nodes, map, options))
+        client = cls(None)
         client._options = (nodes, map, options)
         return client
 
     _options: tuple[Any, Any, dict[str, Any]]
 
+    @property
+    def _native(self) -> Any:
+        if self._connected is None:
+            self._connected = _connect(*self._options)
+        return self._connected
+
     async def __aenter__(self) -> Self:
+        if self._connected is None:
+            nodes, map, options = self._options
+            ended = threading.Event()
+            try:
+                self._connected = await asyncio.to_thread(_connect, nodes, map, {**options, "ended": ended})
+            except asyncio.CancelledError:
+                # The thread must not wait for nodes that may never answer.
+                ended.set()
+                raise
         self._begin()
         return self
 
@@ -464,6 +480,7 @@ class AsyncClient:
             if not future.done():
                 future.set_exception(ClosedError("the client was closed while this walk was under way: it may have happened"))
         self._room.clear()
-        self._native.close()
+        if self._connected is not None:
+            self._connected.close()
         if self._changes is not None:
             self._changes.close()

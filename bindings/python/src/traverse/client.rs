@@ -111,7 +111,7 @@ impl WalkClient {
 impl WalkClient {
     #[new]
     #[pyo3(signature = (nodes, *, map=None, tenant=0, key=None, window=128, deadline=10.0, iterations=1 << 22, hops=64,
-                        read="leased", stale_ok=false, bounce=false))]
+                        read="leased", stale_ok=false, bounce=false, ended=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -126,6 +126,7 @@ impl WalkClient {
         read: &str,
         stale_ok: bool,
         bounce: bool,
+        ended: Option<Py<PyAny>>,
     ) -> PyResult<WalkClient> {
         let wrong = |text: String| new(py, "BadArgumentError", (text,));
         let keys = match key {
@@ -150,12 +151,15 @@ impl WalkClient {
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
         let raised = Arc::new(Mutex::new(None));
         let told = Arc::clone(&raised);
-        let on_wait = OnWait::new(move || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => true,
-            Err(error) => {
-                *locked(&told) = Some(error);
-                false
-            }
+        let on_wait = OnWait::new(move || {
+            Python::attach(|py| {
+                if let Err(error) = py.check_signals() {
+                    *locked(&told) = Some(error);
+                    return false;
+                }
+                let is_set = |ended: &Py<PyAny>| ended.call_method0(py, "is_set")?.is_truthy(py);
+                !ended.as_ref().is_some_and(|ended| is_set(ended).unwrap_or(true))
+            })
         });
         let config = Config {
             tenant,

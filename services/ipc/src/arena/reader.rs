@@ -20,7 +20,7 @@ use crate::address::Address;
 use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork;
-use crate::handshake::{self, Received};
+use crate::handshake::{self, Opening, Received};
 use crate::message::Shape;
 use crate::payload::Payload;
 use crate::rank::{Lock, Rank, holds_none};
@@ -28,17 +28,14 @@ use crate::row::ArenaRow;
 use memlift_ground::region::{Access, Region, RegionOffset};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How many forks may lie between the process that first read from an arena and one that reads.
 const FORKS: usize = 16;
-/// Shortest time limit of a connection: zero would stand for none.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Sessions of this process, by the number of the arena.
 type Sessions = HashMap<[u64; 2], Arc<Session>>;
@@ -84,19 +81,24 @@ impl Drop for View {
     }
 }
 
-/// Takes a value: a read-only view of it, where it lies. It may be dropped on any thread. `timeout` is for opening the session with
-/// its arena, which the first value needs.
+/// Takes a value: a read-only view of it, where it lies. It may be dropped on any thread. `opening` limits the opening of the
+/// session with its arena, which the first value needs.
 ///
 /// # Errors
 ///
 /// [`Error::Expired`] if the value is gone; [`Error::ServerUnavailable`] if its arena is; [`Error::Closed`] after the arena was closed;
 /// [`Error::Refused`], [`Error::DeadlineExceeded`], [`Error::PeerFault`].
-pub fn get(handle: &Handle, timeout: Option<Duration>) -> Result<Payload, Error> {
-    let view = Session::of(handle, timeout)?.take(handle.id)?;
+pub fn get(handle: &Handle, opening: impl Into<Opening>) -> Result<Payload, Error> {
+    let view = Session::of(handle, &opening.into())?.take(handle.id)?;
     match view.bytes() == handle.bytes {
         true => Ok(view),
         false => Err(Error::peer_fault("a handle of a value of another length")),
     }
+}
+
+/// Returns true if this process has a session with the arena of the value, so that [`get`] waits for nobody.
+pub fn has_session(handle: &Handle) -> bool {
+    Session::known(handle).is_ok_and(|session| session.is_some())
 }
 
 /// Tells the arena that a value is not needed any more. Whoever has a view keeps it. A value that is gone, or whose arena is, needs nothing.
@@ -104,8 +106,9 @@ pub fn get(handle: &Handle, timeout: Option<Duration>) -> Result<Payload, Error>
 /// # Errors
 ///
 /// [`Error::Refused`], [`Error::DeadlineExceeded`], [`Error::PeerFault`] of opening the session with its arena.
-pub fn release(handle: &Handle, timeout: Option<Duration>) -> Result<(), Error> {
-    let session = match Session::of(handle, timeout) {
+pub fn release(handle: &Handle, opening: impl Into<Opening>) -> Result<(), Error> {
+    let opening = opening.into();
+    let session = match Session::of(handle, &opening) {
         Err(Error::ServerUnavailable { .. } | Error::Expired { .. }) => return Ok(()),
         session => session?,
     };
@@ -113,29 +116,40 @@ pub fn release(handle: &Handle, timeout: Option<Duration>) -> Result<(), Error> 
     match handshake::send(&session.socket, &packet, &[]) {
         // The arena is gone, and the value with it as soon as nobody views it.
         Ok(()) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
-        Err(rustix::io::Errno::AGAIN) => Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() }),
+        Err(rustix::io::Errno::AGAIN) => {
+            Err(Error::DeadlineExceeded { limit: opening.timeout.unwrap_or_default() })
+        }
         Err(errno) => Err(Error::system("releasing a value of an arena")(errno)),
     }
 }
 
 impl Session {
-    /// This process's session with the arena of a handle.
-    fn of(handle: &Handle, timeout: Option<Duration>) -> Result<Arc<Session>, Error> {
-        fork::watch();
+    /// The sessions of this process, by arena.
+    fn all() -> Result<&'static Lock<Sessions>, Error> {
         let registry = SESSIONS.get(fork::generation() as usize).ok_or(Error::Closed { what: "arena" })?;
-        let registry = registry.get_or_init(|| Lock::new(Rank::ArenaSessions, HashMap::new()));
-        let known = registry.with(|sessions| sessions.get(&handle.arena).map(Arc::clone));
-        if let Some(session) = known.filter(|session| session.uid == handle.uid && session.is_usable()) {
+        Ok(registry.get_or_init(|| Lock::new(Rank::ArenaSessions, HashMap::new())))
+    }
+
+    /// This process's session with the arena of a handle, if there is one.
+    fn known(handle: &Handle) -> Result<Option<Arc<Session>>, Error> {
+        fork::watch();
+        let known = Session::all()?.with(|sessions| sessions.get(&handle.arena).map(Arc::clone));
+        Ok(known.filter(|session| session.uid == handle.uid && session.is_usable()))
+    }
+
+    /// This process's session with the arena of a handle.
+    fn of(handle: &Handle, opening: &Opening) -> Result<Arc<Session>, Error> {
+        if let Some(session) = Session::known(handle)? {
             return Ok(session);
         }
-        let session = Arc::new(Session::open(&handle.address, Some(handle.uid), timeout)?);
+        let session = Arc::new(Session::open(&handle.address, Some(handle.uid), opening)?);
         if session.arena != handle.arena {
             return Err(Error::Expired {
                 what: format!("its arena has ended, and {} is another one now", handle.address),
             });
         }
         // Sessions with arenas that have ended go, unless there still is a view.
-        let ended = registry.with(|sessions| {
+        let ended = Session::all()?.with(|sessions| {
             let ended: Vec<_> =
                 sessions.values().filter(|session| session.has_hung_up()).map(|s| s.arena).collect();
             let mut out: Vec<_> = ended.iter().filter_map(|arena| sessions.remove(arena)).collect();
@@ -146,24 +160,14 @@ impl Session {
         Ok(session)
     }
 
-    fn open(address: &Address, uid: Option<u32>, timeout: Option<Duration>) -> Result<Session, Error> {
+    fn open(address: &Address, uid: Option<u32>, opening: &Opening) -> Result<Session, Error> {
         holds_none("connects to an arena");
-        let late = || Error::DeadlineExceeded { limit: timeout.unwrap_or_default() };
+        let patience = opening.begin();
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(Error::system("socket"))?;
-        for direction in [Timeout::Send, Timeout::Recv] {
-            let timeout = timeout.map(|timeout| timeout.max(SHORTEST));
-            set_socket_timeout(&socket, direction, timeout).map_err(Error::system("SO_RCVTIMEO"))?;
-        }
         let own = rustix::process::getuid().as_raw();
-        let target = address.socket_of(uid.unwrap_or(own))?;
-        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)).map_err(
-            |errno| match errno {
-                rustix::io::Errno::AGAIN if timeout.is_some() => late(),
-                _ => Error::ServerUnavailable { address: address.to_string(), source: errno.into() },
-            },
-        )?;
+        patience.connect(&socket, address, &address.socket_of(uid.unwrap_or(own))?)?;
         // Anybody can bind an abstract name, also one with another user in it.
         let peer = Peer::of(&socket)?;
         let expected = uid.unwrap_or(own);
@@ -173,13 +177,13 @@ impl Session {
                 reason: format!("it runs as user {}, not as {expected}", peer.uid),
             });
         }
-        let received = handshake::receive::<{ size_of::<Welcome>() }>(&socket, RecvFlags::empty())?;
+        let received = patience.receive::<{ size_of::<Welcome>() }>(&socket)?;
+        patience.end(&socket)?;
         let (welcome, descriptors) = match received {
             Received::Packet(bytes, length, descriptors) => {
                 (packet::parse::<Welcome>(&bytes[..length])?, descriptors)
             }
-            Received::Nothing => return Err(late()),
-            Received::HangUp => {
+            Received::Nothing | Received::HangUp => {
                 return Err(Error::PeerDied { peer: "arena", doing: Some("opening the session") });
             }
         };
@@ -380,7 +384,7 @@ impl std::fmt::Debug for Subscription {
 
 impl Subscription {
     /// Follows `topic` of the arena at `address`, beginning with its latest value. `depth`: each value is given, and so many may wait here
-    /// before the publisher waits or drops; `None`: only the latest is given. `timeout` is for opening the session.
+    /// before the publisher waits or drops; `None`: only the latest is given. `opening` limits the opening of the session.
     ///
     /// # Errors
     ///
@@ -390,26 +394,27 @@ impl Subscription {
         address: &Address,
         topic: &str,
         depth: Option<u32>,
-        timeout: Option<Duration>,
+        opening: impl Into<Opening>,
     ) -> Result<Subscription, Error> {
+        let opening = opening.into();
         fork::watch();
         let number = depth.map_or(0, |depth| u64::from(depth.max(1)));
         let packet = Packet { number, ..Packet::new(SUBSCRIBE).named(topic)? };
-        let session = Arc::new(Session::open(address, None, timeout)?);
+        let session = Arc::new(Session::open(address, None, &opening)?);
         let subscription = Subscription {
             session,
             latest: depth.is_none(),
             state: Lock::new(Rank::ArenaAsked, Asked::default()),
         };
         subscription.say(packet)?;
-        let received =
-            handshake::receive::<{ size_of::<Packet>() }>(&subscription.session.socket, RecvFlags::empty())?;
+        let patience = opening.begin();
+        let received = patience.receive::<{ size_of::<Packet>() }>(&subscription.session.socket)?;
+        patience.end(&subscription.session.socket)?;
         match received {
             Received::Packet(bytes, length, _)
                 if packet::parse::<Packet>(&bytes[..length])?.kind == FOLLOWS => {}
             Received::Packet(..) => return Err(Error::peer_fault("a packet that no subscriber gets")),
-            Received::Nothing => return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() }),
-            Received::HangUp => return Err(Subscription::died()),
+            Received::Nothing | Received::HangUp => return Err(Subscription::died()),
         }
         if depth.is_some() {
             // The first value is on its way before it is wanted.

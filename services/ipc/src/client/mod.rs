@@ -34,7 +34,7 @@ use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
-use crate::handshake::{self, Hello, Received, Welcome};
+use crate::handshake::{self, Hello, Opening, Patience, Received, Welcome};
 use crate::health::{Health, PING};
 use crate::layout::{
     CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, NEWEST, OLDEST, OUTSTANDING_MAX,
@@ -53,11 +53,11 @@ use decide::Decisions;
 use jobs::Jobs;
 use memlift_ground::complete::{WaitPolicy, Waiter, WaiterStats};
 use memlift_ground::config::Config;
+use memlift_ground::on_wait::OnWait;
 use memlift_ground::region::{Region, RegionError, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use send::{RequestPool, Sending, Sent};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -87,6 +87,8 @@ pub struct ClientOptions {
     pub server_wait: Option<Duration>,
     /// Folder for bare names; `None`: the abstract namespace.
     pub socket_dir: Option<std::path::PathBuf>,
+    /// Callback that may end the opening of the session.
+    pub on_wait: Option<OnWait>,
 }
 
 impl Default for ClientOptions {
@@ -101,6 +103,7 @@ impl Default for ClientOptions {
             wait: WaitPolicy::AUTO.predicting(),
             server_wait: None,
             socket_dir: None,
+            on_wait: None,
         }
     }
 }
@@ -119,6 +122,7 @@ impl ClientOptions {
             wait: WaitPolicy::from_config(config).predicting(),
             server_wait: None,
             socket_dir: ipc.socket_dir.clone(),
+            on_wait: None,
         }
     }
 }
@@ -235,7 +239,9 @@ impl Client {
 
     /// Opens a session. Connecting and greeting each end by `timeout`.
     fn open(address: Address, options: ClientOptions, timeout: Option<Duration>) -> Result<Client, Error> {
-        let socket = Arc::new(connect_socket(&address, timeout)?);
+        let opening = Opening { timeout, on_wait: options.on_wait.clone() };
+        let patience = opening.begin();
+        let socket = Arc::new(connect_socket(&address, &patience)?);
         reach(Step::Connected);
         let shared = RegionOptions::default();
         let mut control = Region::memfd("memlift-control", CONTROL_BYTES, &shared)?;
@@ -266,19 +272,17 @@ impl Client {
         // The mappings are enough from here on: a session has three descriptors.
         drop((control_fd, request_fd, response_fd));
         reach(Step::HelloSent);
-        let mut answer = handshake::receive::<256>(&socket, RecvFlags::empty())?;
+        let mut answer = patience.receive::<256>(&socket)?;
         if matches!(answer, Received::HangUp) {
             // A server that refuses does not wait for the greeting. Its refusal lies behind the error that this makes.
-            answer = handshake::receive(&socket, RecvFlags::empty())?;
+            answer = patience.receive(&socket)?;
         }
+        patience.end(&socket)?;
         let welcome: Welcome = match (answer, sent) {
             (Received::Packet(packet, length, _), _) => match handshake::of_other_major(&packet[..length]) {
                 Some(reason) => return Err(Error::Refused { address: address.to_string(), reason }),
                 None => handshake::parse(&packet[..length])?,
             },
-            (Received::Nothing, Ok(())) => {
-                return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
-            }
             (Received::Nothing | Received::HangUp, _) => {
                 return Err(Error::PeerDied { peer: "server", doing: Some("opening the session") });
             }
@@ -574,22 +578,11 @@ fn response_segment(bytes: u64) -> Result<(Region, OwnedFd), RegionError> {
 }
 
 /// A connection. Connecting and greeting each end by `timeout` at the latest.
-fn connect_socket(address: &Address, timeout: Option<Duration>) -> Result<SessionSocket, Error> {
+fn connect_socket(address: &Address, patience: &Patience<'_>) -> Result<SessionSocket, Error> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(Error::system("socket"))?;
-    for direction in [Timeout::Send, Timeout::Recv] {
-        // Zero would stand for no limit.
-        let timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(1)));
-        set_socket_timeout(&socket, direction, timeout).map_err(Error::system("SO_RCVTIMEO"))?;
-    }
-    let target = address.socket()?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)).map_err(|errno| match errno {
-        rustix::io::Errno::AGAIN if timeout.is_some() => {
-            Error::DeadlineExceeded { limit: timeout.unwrap_or_default() }
-        }
-        _ => Error::ServerUnavailable { address: address.to_string(), source: errno.into() },
-    })?;
+    patience.connect(&socket, address, &address.socket()?)?;
     if matches!(address, Address::Abstract(_)) {
         // Anybody can bind an abstract name, also one with our user in it.
         let peer = Peer::of(&socket)?;

@@ -4,7 +4,9 @@
 //! - **Method** a handler that does not end until it is told to
 
 use super::{pair, small, unique};
-use memlift_ipc::{Batch, CallOptions, Client, ClientOptions, Error, Outgoing, Reply, Server, ServerOptions};
+use memlift_ipc::{
+    Batch, CallOptions, Client, ClientOptions, Error, OnWait, Outgoing, Reply, Server, ServerOptions,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex};
@@ -134,6 +136,24 @@ fn figures_can_be_had_while_somebody_waits() {
     assert_eq!(client.stats().outstanding, 1);
     drop(gate);
     waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn an_opening_session_can_be_interrupted() {
+    // A server that never takes its connections: the first one waits for a greeting, and others for room in its queue.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deaf.sock");
+    let server = Server::bind(path.to_str().unwrap(), ServerOptions::default()).unwrap();
+    for wait in [None, Some(LONG)] {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let on_wait = OnWait::new(move || count.fetch_add(1, Ordering::SeqCst) < 2);
+        let options = ClientOptions { timeout: wait, on_wait: Some(on_wait), server_wait: wait, ..small() };
+        let error = Client::connect(path.to_str().unwrap(), options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Interrupted), "{error}");
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+    }
+    drop(server);
 }
 
 #[test]

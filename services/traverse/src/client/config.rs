@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::wait::OnWait;
+use memlift_ground::on_wait::OnWait;
+
 use crate::wire::Keys;
 
 /// The side that forwards a walk when it leaves a node for another one.

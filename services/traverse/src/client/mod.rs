@@ -58,11 +58,11 @@ use crate::node::WINDOW;
 use crate::transport::{Peer, Transport};
 use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Stamp, other_version};
 use flight::Flight;
+pub use memlift_ground::on_wait::OnWait;
 use route::{Reach, Routes};
 use row::ClientRow;
 use session::{Heard, Session};
 use stepper::Steppers;
-pub use wait::OnWait;
 use wait::Wait;
 
 /// Shortest timeout before a packet is sent again: longer than a node's thread is descheduled.

@@ -8,35 +8,14 @@
 //!   and the sleep wakes the client
 //! - **Owner** the epoll descriptor belongs to the client; no link is added or removed after it was made
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memlift_ground::on_wait::OnWait;
 use rustix::event::epoll;
 
 use super::{Client, ClientError, Result};
 use crate::transport::TransportError;
-
-/// Time between two calls of the callback that may end a wait.
-const ASK_EVERY: Duration = Duration::from_millis(50);
-
-/// Callback that returns true if the call shall keep waiting; false ends the call with [`ClientError::Interrupted`].
-#[derive(Clone)]
-pub struct OnWait(Arc<dyn Fn() -> bool + Send + Sync>);
-
-impl OnWait {
-    /// Makes it of a function, which is called some times a second.
-    pub fn new(ask: impl Fn() -> bool + Send + Sync + 'static) -> OnWait {
-        OnWait(Arc::new(ask))
-    }
-}
-
-impl fmt::Debug for OnWait {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("OnWait").finish_non_exhaustive()
-    }
-}
 
 /// State for waiting: when the caller's callback was called last, and the descriptors to sleep on.
 #[derive(Debug, Default)]
@@ -63,11 +42,11 @@ impl Client {
 
     /// Waits within a call, and calls the callback first.
     pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
-        if let Some(OnWait(ask)) = &self.config.on_wait {
+        if let Some(on_wait) = &self.config.on_wait {
             let now = Instant::now();
-            if self.wait.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
+            if self.wait.asked.is_none_or(|asked| now.duration_since(asked) >= OnWait::ASK_EVERY) {
                 self.wait.asked = Some(now);
-                if !ask() {
+                if !on_wait.goes_on() {
                     return Err(ClientError::Interrupted);
                 }
             }
