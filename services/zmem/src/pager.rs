@@ -92,8 +92,8 @@ pub enum Fault {
 pub struct Options {
     /// True if the caller runs [`Pager::serve`] on a thread, which is needed if userfaultfd's SIGBUS mode is not available.
     pub handler_thread: bool,
-    /// True if all of this process is under the budget, its code and stacks too. Then a job's watcher measures it, and the first chunks,
-    /// which the allocator of each program takes and hardly touches, are charged with a part of their size.
+    /// True if all of this process is under the budget, its code and stacks too. Then a job's watcher measures it, and while it is dormant and
+    /// small, its first chunks, which the allocator of each program takes and hardly touches, are charged with a part of their size.
     pub is_whole: bool,
 }
 
@@ -154,7 +154,8 @@ struct Counts {
 /// The pager of this process.
 pub struct Pager {
     job: &'static Job,
-    is_measured: bool,
+    /// True while the process is dormant and has no chunk behind the first ones, which are then charged in part.
+    is_small: AtomicBool,
     bytes: usize,
     table: Table,
     store: Store,
@@ -216,7 +217,7 @@ impl Pager {
         let pager = place.pointer().as_ptr().cast::<Pager>();
         let value = Pager {
             job,
-            is_measured: options.is_whole && job.is_measured(),
+            is_small: AtomicBool::new(options.is_whole && job.is_measured()),
             bytes,
             table: Table::new(bytes)?,
             store: Store::new(memory.min(store_bytes))?,

@@ -17,10 +17,10 @@ use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
-/// Chunks of a measured process that are charged with a part of their size while they are native.
-const FIRST_CHUNKS: usize = 4;
+/// Chunks of a small process, which are charged with a part of their size.
+pub(super) const FIRST_CHUNKS: usize = 4;
 /// The charge for each of them, bytes.
-const FIRST_CHARGE_BYTES: usize = 256 << 10;
+const FIRST_CHARGE_BYTES: usize = 512 << 10;
 
 impl Pager {
     /// Makes a dormant process active: runs the hook of [`Pager::on_activate`], then checks each chunk. Does nothing if it is
@@ -45,6 +45,9 @@ impl Pager {
             let hook = unsafe { std::mem::transmute::<*mut (), fn()>(hook) };
             hook();
         }
+        let part = self.uncharged_part();
+        self.job.charge_ahead(part);
+        self.no_longer_small(part);
         self.active.store(true, Ordering::Release);
         self.start_float();
         for chunk in 0..self.reached.load(Ordering::Acquire) {
@@ -59,11 +62,25 @@ impl Pager {
         }
     }
 
-    /// Returns the bytes that a native chunk is charged with: all of it, because its memory is touched without a fault. The first chunks
-    /// of a measured process are charged with a part ([`super::Options::is_whole`]); what they hold beyond that is measured, as stacks
-    /// and libraries are.
+    /// Returns the bytes that a native chunk is charged with: all of it, because its memory is touched without a fault. The chunks of a
+    /// small process are charged with a part ([`super::Options::is_whole`]); what they hold beyond that is measured, as stacks and
+    /// libraries are.
     pub(super) fn native_charge(&self, chunk: usize) -> usize {
-        if self.is_measured && chunk < FIRST_CHUNKS { FIRST_CHARGE_BYTES } else { CHUNK_BYTES }
+        let is_part = chunk < FIRST_CHUNKS && self.is_small.load(Ordering::Acquire);
+        if is_part { FIRST_CHARGE_BYTES } else { CHUNK_BYTES }
+    }
+
+    /// Returns the part of native chunks that is not charged, bytes. The caller holds the space lock.
+    pub(super) fn uncharged_part(&self) -> usize {
+        let is_native = |chunk: &usize| self.table.chunk(*chunk).mode() == Mode::Native;
+        (0..FIRST_CHUNKS).filter(is_native).map(|chunk| CHUNK_BYTES - self.native_charge(chunk)).sum()
+    }
+
+    /// Notes that the process is not small any more. The caller holds the space lock, and has charged the [`Pager::uncharged_part`].
+    pub(super) fn no_longer_small(&self, part: usize) {
+        if self.is_small.swap(false, Ordering::AcqRel) {
+            self.counts.native.fetch_add(part, Ordering::Relaxed);
+        }
     }
 
     /// Counts a chunk that becomes native, for which the caller has charged [`Pager::native_charge`].

@@ -11,6 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::arm::FIRST_CHUNKS;
 use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, MAPPED, Mode};
@@ -262,9 +263,14 @@ impl Pager {
                 continue;
             }
             if !self.active() {
-                if self.job.try_charge(self.native_charge(chunk), self.native_reserve_bytes())
+                // A process that grows beyond its first chunks is charged for all of them.
+                let part = if chunk < FIRST_CHUNKS { 0 } else { self.uncharged_part() };
+                if self.job.try_charge(self.native_charge(chunk) + part, self.native_reserve_bytes())
                     && self.table.chunk(chunk).claim(Mode::Vacant, false)
                 {
+                    if chunk >= FIRST_CHUNKS {
+                        self.no_longer_small(part);
+                    }
                     self.now_native(chunk);
                     self.counts.admitted.fetch_add(1, Ordering::Relaxed);
                     self.table.settle(chunk, Mode::Native);
