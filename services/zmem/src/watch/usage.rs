@@ -153,10 +153,9 @@ impl Usage {
         let started = |size: &resident::Size| size.parent == self.root || pids.contains(&size.parent);
         sizes.retain(|(pid, size)| !(started(size) && resident::shares_memory(*pid, size.parent)));
         let (pids, sizes): (Vec<u32>, Vec<resident::Size>) = sizes.into_iter().unzip();
-        let files = sizes.iter().map(|size| size.files).max().unwrap_or(0);
-        let own: i64 = sizes.iter().map(|size| size.anonymous + size.shared + size.tables).sum();
+        let sum = sum(&sizes);
         if sizes.len() < 2 {
-            return own + files;
+            return sum;
         }
         // Pages that forked processes share are in several sizes. The proportional sizes, read as often as time allows, tell
         // how much to subtract.
@@ -164,11 +163,12 @@ impl Usage {
             let began = Instant::now();
             let proportional: i64 = pids.iter().filter_map(|pid| resident::proportional(*pid)).sum();
             let tables: i64 = sizes.iter().map(|size| size.tables).sum();
-            let shared = own + files - (proportional + tables);
+            // What left while they were read is not shared, so the sizes are read again.
+            let again: Vec<_> = pids.iter().filter_map(|pid| resident::size(*pid)).collect();
+            self.shared_bytes = shared([sum, self::sum(&again)], proportional + tables);
             self.next_shared_count = Instant::now() + began.elapsed() * SHARED_COUNT_PAUSE_FACTOR;
-            self.shared_bytes = shared.max(0);
         }
-        (own + files - self.shared_bytes).max(0)
+        (sum - self.shared_bytes).max(0)
     }
 
     /// Returns the bytes in arenas, stores and tables of the job's processes. With `fresh`, the pages of dormant processes
@@ -208,6 +208,18 @@ impl Usage {
     }
 }
 
+/// Returns the sum of the sizes of processes. Most of their files are the same libraries, so only the largest size of files counts.
+fn sum(sizes: &[resident::Size]) -> i64 {
+    let files = sizes.iter().map(|size| size.files).max().unwrap_or(0);
+    sizes.iter().map(|size| size.anonymous + size.shared + size.tables).sum::<i64>() + files
+}
+
+/// Returns the bytes that are in several processes' sizes, from their sum before and after each page was counted once. Memory came
+/// and went meanwhile: the smaller sum counts, so that the result is too small rather than too large.
+fn shared(sums: [i64; 2], once: i64) -> i64 {
+    (sums[0].min(sums[1]) - once).max(0)
+}
+
 /// Returns the bytes of a cgroup without the cache that the kernel drops before it kills, and with it. Mapped files, above
 /// all program text, are in both, because they would be read again immediately.
 fn usage_without_and_with_cache(group: &MemoryGroup) -> Option<(i64, u64)> {
@@ -215,4 +227,16 @@ fn usage_without_and_with_cache(group: &MemoryGroup) -> Option<(i64, u64)> {
     let mapped = stat.field(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
     let mapped = mapped.saturating_sub(stat.field("shmem").unwrap_or(0));
     Some((usage.saturating_sub(stat.reclaimable().saturating_sub(mapped)) as i64, usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shared;
+
+    #[test]
+    fn memory_that_leaves_or_comes_while_it_is_counted_is_not_shared() {
+        assert_eq!(shared([100, 100], 80), 20);
+        assert_eq!(shared([100, 80], 90), 0, "it left before each page was counted once, or after");
+        assert_eq!(shared([80, 100], 90), 0, "it came");
+    }
 }
