@@ -163,7 +163,7 @@ impl Usage {
             let began = Instant::now();
             let proportional: i64 = pids.iter().filter_map(|pid| resident::proportional(*pid)).sum();
             let tables: i64 = sizes.iter().map(|size| size.tables).sum();
-            // What left while they were read is not shared, so the sizes are read again.
+            // Memory that left while they were read is not shared, so the sizes are read again.
             let again: Vec<_> = pids.iter().filter_map(|pid| resident::size(*pid)).collect();
             self.shared_bytes = shared([sum, self::sum(&again)], proportional + tables);
             self.next_shared_count = Instant::now() + began.elapsed() * SHARED_COUNT_PAUSE_FACTOR;
