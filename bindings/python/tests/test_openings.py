@@ -15,6 +15,8 @@ import pytest
 import memlift
 from memlift.ipc import AsyncClient, Client, Server
 from memlift.traverse import AsyncClient as AsyncWalks
+from memlift.traverse import Client as Walks
+from memlift.traverse import Node
 
 LONG = 60
 fast = multiprocessing.get_context("forkserver")
@@ -118,3 +120,26 @@ def test_an_event_ends_an_opening(stopped):
     with pytest.raises(memlift.ClosedError, match="interrupted"):
         Client(stopped[0], ended=ended)
     timer.join()
+
+
+def test_signals_whose_handlers_return_disturb_no_opening():
+    """As a profiler's timer: each call of the system may end early."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    name = f"shm:pytest-signals-{os.getpid()}"
+    with (
+        Node(memory="16M", listen=[name, "127.0.0.1:0"]) as node,
+        Server(f"pytest-signals-{os.getpid()}") as server,
+        memlift.Arena(bytes_max=8 << 20) as arena,
+    ):
+        server.register("echo", lambda value: value)
+        server.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
+        try:
+            for _ in range(100):
+                for place in node.places:
+                    Walks.connect(place, deadline=25).close()
+                Client(server.address).close()
+                memlift.Subscription(arena.address, "topic", timeout=LONG)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

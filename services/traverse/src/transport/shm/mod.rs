@@ -26,6 +26,7 @@ use memlift_ground::region::{Access, Region, RegionOptions};
 use memlift_ground::rights;
 use memlift_ground::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Peer, Transport, TransportError, udp::timespec};
@@ -167,7 +168,7 @@ impl Shm {
         let (address, _) = address(name)?;
         let what = || format!("connect to shm:{name} (is `memlift node` running there?)");
         let socket = socket(SocketFlags::empty()).map_err(TransportError::system(what()))?;
-        rustix::net::connect(&socket, &address).map_err(TransportError::system(what()))?;
+        retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(TransportError::system(what()))?;
         let region =
             Region::memfd("memlift:walks", ring::whole_bytes(ring_bytes), &RegionOptions::default())?;
         let rings = Rings::client(region, ring_bytes);
@@ -176,11 +177,14 @@ impl Shm {
         hello[8..12].copy_from_slice(&VERSION.to_le_bytes());
         hello[16..].copy_from_slice(&ring_bytes.to_le_bytes());
         rings
-            .with_fd(|fd| rights::send(&socket, &hello, &[fd], SendFlags::empty()))
+            .with_fd(|fd| retry_on_intr(|| rights::send(&socket, &hello, &[fd], SendFlags::empty())))
             .map_err(TransportError::system(what()))?;
-        let mut descriptors = [PollFd::new(&socket, PollFlags::IN)];
-        if poll(&mut descriptors, Some(&timespec(WELCOME_TIME))).map_err(TransportError::system(what()))? == 0
-        {
+        let until = Instant::now() + WELCOME_TIME;
+        let has_answered = retry_on_intr(|| {
+            let left = timespec(until.saturating_duration_since(Instant::now()));
+            poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left))
+        });
+        if has_answered.map_err(TransportError::system(what()))? == 0 {
             return Err(TransportError::system(what())(io::Error::from(io::ErrorKind::TimedOut)));
         }
         let mut welcome = [0; WELCOME_BYTES];
