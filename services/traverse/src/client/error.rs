@@ -196,7 +196,7 @@ pub enum ClientError {
     /// The map cannot be read, or does not contain the answer.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The callback of [`super::Config::keep_waiting`] ended the wait.
+    /// The callback of [`super::Config::on_wait`] ended the wait.
     #[error(
         "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
     )]
