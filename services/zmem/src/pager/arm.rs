@@ -13,13 +13,11 @@ use std::sync::atomic::Ordering;
 use super::engine::UNIT;
 use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, FIRST_CHUNKS, Mode};
 use super::{Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
-/// Chunks of a small process, which are charged with a part of their size.
-pub(super) const FIRST_CHUNKS: usize = 4;
-/// The charge for each of them, bytes.
+/// Charge for each of the chunks of a small process, bytes.
 const FIRST_CHARGE_BYTES: usize = 512 << 10;
 
 impl Pager {

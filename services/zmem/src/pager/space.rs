@@ -11,10 +11,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::arm::FIRST_CHUNKS;
 use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, MAPPED, Mode};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, FIRST_CHUNKS, MAPPED, Mode};
 use super::{ARENA_BASE, Errno, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 

@@ -21,6 +21,8 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
+/// Most chunks of a small process, which are charged with a part of their size.
+pub(super) const FIRST_CHUNKS: usize = 4;
 
 const GATES: usize = 256;
 
