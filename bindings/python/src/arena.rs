@@ -224,9 +224,14 @@ impl Ref {
         writable: bool,
         allow_pickle: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let opening = opening(timeout)?;
-        let take = || arena::get(&self.handle, opening);
-        let view = if arena::has_session(&self.handle) { take() } else { py.detach(take) };
+        let view = match arena::get_now(&self.handle) {
+            Ok(None) => {
+                let opening = opening(timeout)?;
+                py.detach(|| arena::get(&self.handle, opening))
+            }
+            Ok(Some(view)) => Ok(view),
+            Err(error) => Err(error),
+        };
         let view = view.map_err(|error| raise(py, error))?;
         value_of(py, view, writable, allow_pickle)
     }

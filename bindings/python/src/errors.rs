@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Converts errors of the services to the exception classes in `memlift/errors.py`.
 
+use std::cell::Cell;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use memlift::ground::region::RegionError;
 use memlift::ipc::{Error, OnWait, RemoteFailure};
@@ -12,15 +12,17 @@ use memlift::traverse::client::ClientError;
 use pyo3::exceptions::{PyFileExistsError, PyOSError};
 use pyo3::prelude::*;
 
-/// Exception of a signal's handler that ended the opening of a session. Handlers run in the main thread only.
-static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
+thread_local! {
+    /// Exception of a signal's handler that ended a wait of this thread.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
 
-/// Returns a callback for openings of sessions: a signal's handler that raises ends them, and an event (`threading.Event`) that is set.
+/// Returns a callback for waits: a signal's handler that raises ends them, and an event (`threading.Event`) that is set.
 pub fn on_wait(ended: Option<Py<PyAny>>) -> OnWait {
     OnWait::new(move || {
         Python::attach(|py| {
             if let Err(error) = py.check_signals() {
-                *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                RAISED.set(Some(error));
                 return false;
             }
             let is_set = |ended: &Py<PyAny>| ended.call_method0(py, "is_set")?.is_truthy(py);
@@ -29,12 +31,16 @@ pub fn on_wait(ended: Option<Py<PyAny>>) -> OnWait {
     })
 }
 
+/// Returns what a signal's handler raised that ended this thread's wait.
+pub fn raised() -> Option<PyErr> {
+    RAISED.take()
+}
+
 /// Returns the Python exception for an error of a call.
 pub fn raise(py: Python<'_>, error: Error) -> PyErr {
     let class = match &error {
         Error::Interrupted => {
-            let raised = RAISED.lock().unwrap_or_else(PoisonError::into_inner).take();
-            return raised.unwrap_or_else(|| new(py, "ClosedError", (error.to_string(),)));
+            return raised().unwrap_or_else(|| new(py, "ClosedError", (error.to_string(),)));
         }
         Error::ServerUnavailable { .. } => "ServerUnavailableError",
         Error::Refused { .. } => "ServerRefusedError",

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import socket
 import sysconfig
+import threading
 import time
 
 import numpy as np
@@ -136,3 +137,14 @@ def shared_server():
 def client(shared_server):
     with memlift.ipc.Client(shared_server.address, timeout=60) as client:
         yield client
+
+
+def interrupted(wait):
+    """Runs `wait` and ends it as Ctrl-C does."""
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        wait()
+    timer.join()
+    # The signal ended the wait; had a time limit done so, its error would be the context.
+    assert raised.value.__context__ is None

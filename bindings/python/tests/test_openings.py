@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import interrupted
 
 import memlift
 from memlift.ipc import AsyncClient, Client, Server
@@ -49,17 +50,6 @@ def silent():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as place:
         place.bind(("127.0.0.1", 0))
         yield "127.0.0.1:{}".format(place.getsockname()[1])
-
-
-def interrupted(wait):
-    """Runs `wait` and ends it as Ctrl-C does."""
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt) as raised:
-        wait()
-    timer.join()
-    # The signal ended the wait; had its time limit done so, that error would be the context.
-    assert raised.value.__context__ is None
 
 
 def test_ctrl_c_ends_the_opening_of_a_session(stopped):
@@ -122,9 +112,17 @@ def test_an_event_ends_an_opening(stopped):
     timer.join()
 
 
-def test_signals_whose_handlers_return_disturb_no_opening():
-    """As a profiler's timer: each call of the system may end early."""
+@pytest.fixture
+def profiler():
+    """Signals every 0.7 ms, as a profiler's timer sends them: each call of the system may end early."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_signals_whose_handlers_return_disturb_no_opening(profiler):
     name = f"shm:pytest-signals-{os.getpid()}"
     with (
         Node(memory="16M", listen=[name, "127.0.0.1:0"]) as node,
@@ -133,13 +131,25 @@ def test_signals_whose_handlers_return_disturb_no_opening():
     ):
         server.register("echo", lambda value: value)
         server.start()
-        signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
-        try:
-            for _ in range(100):
-                for place in node.places:
-                    Walks.connect(place, deadline=25).close()
-                Client(server.address).close()
-                memlift.Subscription(arena.address, "topic", timeout=LONG)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        for _ in range(100):
+            for place in node.places:
+                Walks.connect(place, deadline=25).close()
+            Client(server.address).close()
+            memlift.Subscription(arena.address, "topic", timeout=LONG)
+
+
+def test_openings_end_by_their_limits_under_signals(stopped, profiler):
+    for opens in (lambda: Client(stopped[0], timeout=0.5), lambda: stopped[2].get(timeout=0.5)):
+        with pytest.raises(memlift.DeadlineExceededError):
+            opens()
+    interrupted(lambda: Client(stopped[0]))
+
+
+def test_an_async_client_of_nodes_that_was_closed_does_not_connect(silent):
+    async def main():
+        client = AsyncWalks.connect(silent, deadline=25)
+        await client.aclose()
+        with pytest.raises(memlift.ClosedError):
+            await client.__aenter__()
+
+    asyncio.run(main())

@@ -7,14 +7,12 @@ import os
 import pickle
 import random
 import shutil
-import signal
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
-from conftest import free_ports
+from conftest import free_ports, interrupted
 
 from memlift import errors, traverse
 from memlift.traverse import AsyncClient, Client, HashMap, List, Node, OrderedMap, Program
@@ -518,17 +516,6 @@ def test_two_nodes_of_a_map_are_one_memory(tmp_path):
         Node(map=path, name="c")
     with pytest.raises(errors.BadArgumentError, match="belong together"):
         Node(map=path)
-
-
-def interrupted(wait):
-    """Runs `wait` and ends it as Ctrl-C does."""
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt) as raised:
-        wait()
-    timer.join()
-    # The signal ended the wait; had the deadline done so, its error would be the context.
-    assert raised.value.__context__ is None
 
 
 def test_ctrl_c_ends_a_wait():

@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = budget::size, default_value = "0")]
     min_uncompressed: u64,
     /// Memory that is kept free ahead of need [default: 1/128 of the budget, at least 512K if
-    /// that is no more than 1/32]
+    /// that is no more than 1/32; for the kernel's backend 1/32]
     #[arg(long, value_name = "SIZE", value_parser = budget::size)]
     unused: Option<u64>,
     /// Folder on a disk of this node for what does not fit even compressed

@@ -225,12 +225,13 @@ pub enum Received<const N: usize> {
     HangUp,
 }
 
-/// Receives one packet of at most `N` bytes. With fewer descriptors than were sent, it has none.
+/// Receives one packet of at most `N` bytes. With fewer descriptors than were sent, it has none. A signal ends a wait as a time limit
+/// does.
 pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Received<N>, Error> {
     let mut packet = [0; N];
-    let got = match rustix::io::retry_on_intr(|| rights::receive(&socket, &mut packet, flags)) {
+    let got = match rights::receive(&socket, &mut packet, flags) {
         Ok(got) => got,
-        Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
         Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::HangUp),
         Err(errno) => return Err(Error::system("receiving from the session's socket")(errno)),
     };
@@ -279,8 +280,10 @@ impl Patience<'_> {
     pub fn connect(&self, socket: &OwnedFd, address: &Address, target: &SocketAddrUnix) -> Result<(), Error> {
         loop {
             self.limit(socket, Timeout::Send)?;
-            match rustix::io::retry_on_intr(|| rustix::net::connect(socket, target)) {
+            // Signals may come more often than the limit ends, so each of them is a turn.
+            match rustix::net::connect(socket, target) {
                 Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => self.go_on()?,
                 Err(rustix::io::Errno::AGAIN) if self.is_limited() => self.go_on()?,
                 Err(errno) => {
                     let address = address.to_string();

@@ -155,7 +155,7 @@ impl Watcher {
         let active = registry.processes(self.block).filter(|process| process.active()).count();
         if (membership, active) != self.counted {
             // The memory of a process that joined or left is not growth, nor is what a process now counts itself.
-            self.growth.begin_again();
+            self.growth.rebase(outside + cached);
             self.counted = (membership, active);
         }
         if ledger.active() && !std::mem::replace(&mut self.looks_often, true) {
@@ -294,9 +294,10 @@ struct Growth {
 }
 
 impl Growth {
-    /// Forgets the sizes, because the next one is not comparable with them.
-    fn begin_again(&mut self) {
-        self.known = 0;
+    /// Moves the sizes so that the next one is no growth, because it is another sum.
+    fn rebase(&mut self, outside: i64) {
+        let moved = outside - self.sizes[0];
+        self.sizes.iter_mut().for_each(|size| *size += moved);
     }
 
     fn reserve(&mut self, outside: i64, total: i64) -> i64 {
@@ -394,10 +395,20 @@ mod tests {
             let _ = growth.reserve((20 << 20) + look * (3 << 20), total);
         }
         assert_eq!(growth.reserve(80 << 20, total), 6 << 20);
-        growth.begin_again();
+        growth.rebase(500 << 20);
         for _ in 0..20 {
             assert_eq!(growth.reserve(500 << 20, total), 6 << 20, "another job's size");
         }
+        // Processes that start and end at each second look hide no growth.
+        let mut growth = Growth::default();
+        for look in 0..40 {
+            let outside = look * (3 << 20);
+            if look % 2 == 0 {
+                growth.rebase(outside);
+            }
+            let _ = growth.reserve(outside, total);
+        }
+        assert!(growth.worst >= 3 << 20, "{}", growth.worst);
     }
 
     #[test]

@@ -300,8 +300,10 @@ class Pipeline:
 class AsyncClient:
     """A client for coroutines of one event loop: `async with AsyncClient.connect(…) as client: await client.walk(…)`."""
 
-    def __init__(self, native: Any) -> None:
-        self._connected = native
+    def __init__(self, nodes: Any, map: Any, options: dict[str, Any]) -> None:
+        self._options = (nodes, map, options)
+        self._connected: Any = None
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._room: deque[asyncio.Future[None]] = deque()
@@ -316,20 +318,22 @@ class AsyncClient:
         """As `Client.connect`. It connects when `async with` begins, beside the loop; without that, at its first use, which then holds the loop
         up for some round trips."""
         map = options.pop("map", None)
-        client = cls(None)
-        client._options = (nodes, map, options)
-        return client
-
-    _options: tuple[Any, Any, dict[str, Any]]
+        return cls(nodes, map, options)
 
     @property
     def _native(self) -> Any:
         if self._connected is None:
+            self._refuse_closed()
             self._connected = _connect(*self._options)
         return self._connected
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("the client was closed: connect again")
+
     async def __aenter__(self) -> Self:
         if self._connected is None:
+            self._refuse_closed()
             nodes, map, options = self._options
             ended = threading.Event()
             try:
@@ -469,6 +473,7 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Ends it. Whoever still waits gets ClosedError."""
+        self._closed = True
         loop, self._loop = self._loop, None
         if loop is not None:
             _readers.leave(loop, self._fd)

@@ -8,13 +8,11 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlift::ground::region::process_mark;
-use memlift::traverse::client::{
-    Answer, Client, ClientError, Config, OnWait, Reads, Request, Routing, Ticket,
-};
+use memlift::traverse::client::{Answer, Client, ClientError, Config, Reads, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
 use memlift::traverse::wire::{Keys, Stamp, Status};
@@ -24,7 +22,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::block::Block;
 use super::program::WalkProgram;
-use crate::errors::{new, walk_error};
+use crate::errors::{new, on_wait, raised, walk_error};
 
 /// Kinds of changes, under their Python names.
 mod memlift_kind {
@@ -53,8 +51,6 @@ pub struct Open {
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkClient {
     open: Mutex<Option<Open>>,
-    /// Exception that a signal handler raised while a call was waiting.
-    raised: Arc<Mutex<Option<PyErr>>>,
     process: u64,
     nodes: Vec<String>,
 }
@@ -64,8 +60,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the exception for an error: if a handler of a signal ended the wait, what the handler raised.
-fn failed(py: Python<'_>, error: ClientError, raised: &Mutex<Option<PyErr>>) -> PyErr {
-    let raised = if matches!(error, ClientError::Interrupted) { locked(raised).take() } else { None };
+fn failed(py: Python<'_>, error: ClientError) -> PyErr {
+    let raised = if matches!(error, ClientError::Interrupted) { raised() } else { None };
     raised.unwrap_or_else(|| walk_error(py, error))
 }
 
@@ -101,7 +97,7 @@ impl WalkClient {
         let ran = py.detach(|| locked(&self.open).as_mut().map(run));
         match ran {
             Some(Ok(value)) => Ok(value),
-            Some(Err(error)) => Err(failed(py, error, &self.raised)),
+            Some(Err(error)) => Err(failed(py, error)),
             None => Err(new(py, "ClosedError", ("the client was closed: connect again",))),
         }
     }
@@ -149,18 +145,6 @@ impl WalkClient {
             _ => return Err(wrong(format!("read={read:?}: 'leased' or 'confirmed'"))),
         };
         let routing = if bounce { Routing::Bounce } else { Routing::Peer };
-        let raised = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&raised);
-        let on_wait = OnWait::new(move || {
-            Python::attach(|py| {
-                if let Err(error) = py.check_signals() {
-                    *locked(&told) = Some(error);
-                    return false;
-                }
-                let is_set = |ended: &Py<PyAny>| ended.call_method0(py, "is_set")?.is_truthy(py);
-                !ended.as_ref().is_some_and(|ended| is_set(ended).unwrap_or(true))
-            })
-        });
         let config = Config {
             tenant,
             keys,
@@ -171,7 +155,7 @@ impl WalkClient {
             routing,
             reads,
             stale_ok,
-            on_wait: Some(on_wait),
+            on_wait: Some(on_wait(ended)),
             ..Config::default()
         };
         let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;
@@ -184,9 +168,9 @@ impl WalkClient {
                 }
             }
         };
-        let client = py.detach(connect).map_err(|error| failed(py, error, &raised))?;
+        let client = py.detach(connect).map_err(|error| failed(py, error))?;
         let open = Mutex::new(Some(Open { client, watched: HashSet::new() }));
-        Ok(WalkClient { open, raised, process: process_mark(), nodes })
+        Ok(WalkClient { open, process: process_mark(), nodes })
     }
 
     /// Makes a walk and waits for its answer.

@@ -35,7 +35,7 @@ use handle::BlockId;
 pub use handle::Handle;
 use layout::{BLOCKS_MAX, ENTRIES_AT, Header, MAGIC, VERSION, directory_bytes};
 use memlift_ground::region::{Headroom, HugePages, Region, RegionOffset, RegionOptions, random};
-pub use reader::{Subscription, Update, get, has_session, release};
+pub use reader::{Subscription, Update, get, get_now, release};
 pub use room::Reserved;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};

@@ -89,16 +89,24 @@ impl Drop for View {
 /// [`Error::Expired`] if the value is gone; [`Error::ServerUnavailable`] if its arena is; [`Error::Closed`] after the arena was closed;
 /// [`Error::Refused`], [`Error::DeadlineExceeded`], [`Error::PeerFault`].
 pub fn get(handle: &Handle, opening: impl Into<Opening>) -> Result<Payload, Error> {
-    let view = Session::of(handle, &opening.into())?.take(handle.id)?;
+    value(&Session::of(handle, &opening.into())?, handle)
+}
+
+/// Does the same if this process has a session with the value's arena, and waits for nobody. `None`: it has none.
+///
+/// # Errors
+///
+/// [`Error::Expired`], [`Error::Closed`], [`Error::PeerFault`], as [`get`].
+pub fn get_now(handle: &Handle) -> Result<Option<Payload>, Error> {
+    Session::known(handle)?.map(|session| value(&session, handle)).transpose()
+}
+
+fn value(session: &Arc<Session>, handle: &Handle) -> Result<Payload, Error> {
+    let view = session.take(handle.id)?;
     match view.bytes() == handle.bytes {
         true => Ok(view),
         false => Err(Error::peer_fault("a handle of a value of another length")),
     }
-}
-
-/// Returns true if this process has a session with the arena of the value, so that [`get`] waits for nobody.
-pub fn has_session(handle: &Handle) -> bool {
-    Session::known(handle).is_ok_and(|session| session.is_some())
 }
 
 /// Tells the arena that a value is not needed any more. Whoever has a view keeps it. A value that is gone, or whose arena is, needs nothing.

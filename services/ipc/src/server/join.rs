@@ -13,13 +13,13 @@ use crate::address::Address;
 use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork::SessionSocket;
-use crate::handshake::{self, GROUP_VERSION, Join, Joined, Received, Welcome};
+use crate::handshake::{self, GROUP_VERSION, Join, Joined, Opening, Received, Welcome};
 use crate::layout::MAGIC;
 use memlift_ground::socket_file::{Occupant, SocketFile};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_acceptconn, socket_domain, socket_type};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,14 +74,16 @@ fn ask(address: &Address) -> Result<Asked, Error> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(Error::system("socket"))?;
-    for direction in [Timeout::Send, Timeout::Recv] {
-        set_socket_timeout(&socket, direction, Some(ANSWER_LIMIT)).map_err(Error::system("SO_RCVTIMEO"))?;
-    }
-    let target = address.socket()?;
-    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)) {
+    let opening = Opening::from(Some(ANSWER_LIMIT));
+    let patience = opening.begin();
+    match patience.connect(&socket, address, &address.socket()?) {
         Ok(()) => {}
         // A socket of another type.
-        Err(Errno::PROTOTYPE) => return Ok(Asked::Stranger),
+        Err(Error::ServerUnavailable { source, .. })
+            if source.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) =>
+        {
+            return Ok(Asked::Stranger);
+        }
         Err(_) => return Ok(Asked::Again),
     }
     // Anybody can bind an abstract name, and whoever gave the socket could serve in our place.
@@ -92,10 +94,10 @@ fn ask(address: &Address) -> Result<Asked, Error> {
     }
     let join = Join { magic: MAGIC, version: GROUP_VERSION, reserved: 0 };
     let _ = handshake::send(&socket, &join, &[]);
-    let mut answer = handshake::receive::<256>(&socket, RecvFlags::empty());
+    let mut answer = patience.receive::<256>(&socket);
     if matches!(answer, Ok(Received::HangUp)) {
         // A server that refuses does not wait for the request. Its refusal lies behind the error that this makes.
-        answer = handshake::receive(&socket, RecvFlags::empty());
+        answer = patience.receive(&socket);
     }
     let (packet, length, descriptors) = match answer {
         Ok(Received::Packet(packet, length, descriptors)) => (packet, length, descriptors),

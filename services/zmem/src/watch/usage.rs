@@ -153,7 +153,7 @@ impl Usage {
         let started = |size: &resident::Size| size.parent == self.root || pids.contains(&size.parent);
         sizes.retain(|(pid, size)| !(started(size) && resident::shares_memory(*pid, size.parent)));
         let (pids, sizes): (Vec<u32>, Vec<resident::Size>) = sizes.into_iter().unzip();
-        let sum = sum(&sizes);
+        let sum = sum_of(&sizes);
         if sizes.len() < 2 {
             return sum;
         }
@@ -165,7 +165,7 @@ impl Usage {
             let tables: i64 = sizes.iter().map(|size| size.tables).sum();
             // Memory that left while they were read is not shared, so the sizes are read again.
             let again: Vec<_> = pids.iter().filter_map(|pid| resident::size(*pid)).collect();
-            self.shared_bytes = shared([sum, self::sum(&again)], proportional + tables);
+            self.shared_bytes = shared([sum, sum_of(&again)], proportional + tables);
             self.next_shared_count = Instant::now() + began.elapsed() * SHARED_COUNT_PAUSE_FACTOR;
         }
         (sum - self.shared_bytes).max(0)
@@ -209,7 +209,7 @@ impl Usage {
 }
 
 /// Returns the sum of the sizes of processes. Most of their files are the same libraries, so only the largest size of files counts.
-fn sum(sizes: &[resident::Size]) -> i64 {
+fn sum_of(sizes: &[resident::Size]) -> i64 {
     let files = sizes.iter().map(|size| size.files).max().unwrap_or(0);
     sizes.iter().map(|size| size.anonymous + size.shared + size.tables).sum::<i64>() + files
 }
