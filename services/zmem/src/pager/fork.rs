@@ -14,6 +14,7 @@ use super::Pager;
 use super::evict::BATCH;
 use super::kernel::{self, Quiet, sigmask};
 use super::table::{CHUNK_PAGES, Mode};
+use crate::descriptor;
 use crate::watch::FILLED_BETWEEN_LOOKS;
 
 /// Part of the total that is made free before a fork, so that parent and child can each evict and bring in pages of their
@@ -67,11 +68,14 @@ impl Pager {
             spill.before_fork();
         }
         self.job.before_fork();
+        descriptor::before_fork();
         self.fork_mask.store(mask, Ordering::Relaxed);
     }
 
     /// Lets the parent go on after a fork, also after one that failed.
     pub fn after_fork_parent(&self) {
+        // SAFETY: this thread called `before_fork`, which called that of the descriptors.
+        unsafe { descriptor::after_fork() };
         if let Some(spill) = self.spill.file() {
             // SAFETY: this thread called `before_fork`, which called that of the spill file.
             unsafe { spill.after_fork_parent() };
@@ -82,6 +86,8 @@ impl Pager {
     /// Registers the child's arena anew, before any of the program's code runs. The child has no evictor thread until the
     /// caller starts one.
     pub fn after_fork_child(&self) {
+        // SAFETY: the thread that forked called `before_fork`, which called that of the descriptors.
+        unsafe { descriptor::after_fork() };
         self.engine.detach();
         let _ = self.job.fork_child();
         if let Some(spill) = self.spill.file() {
